@@ -7,6 +7,7 @@ ALGORITHMS section 0: *input* excludes the leading system messages, *prompt* is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -66,9 +67,23 @@ class Restriction(NamedTuple):
     kinds: frozenset[str] = frozenset()
     workers: frozenset[str] = frozenset()
     avoid: frozenset[str] = frozenset()
+    size: int = 0
+    """Class of the tokens that a background call can hold (:func:`size_class`); 0 for other calls."""
+    samples: int = 0
+    """Samples of a background call; 0 for other calls."""
 
 
 UNRESTRICTED = Restriction()
+
+
+def size_class(tokens: int) -> int:
+    """Return the class of a number of tokens, eight for each doubling, from 1."""
+    return 1 + math.floor(8 * math.log2(max(1, tokens)))
+
+
+def size_range(size: int) -> tuple[float, float]:
+    """Return the fewest and the most tokens of a class; the most belongs to the next one."""
+    return 2 ** ((size - 1) / 8), 2 ** (size / 8)
 
 
 @dataclass(slots=True)
@@ -156,9 +171,17 @@ class Call:
     @property
     def restriction(self) -> Restriction:
         """Return the workers that can take the call; it does not change while the call is queued."""
+        if self.background:
+            size = size_class(self.most_tokens)
+            return Restriction(self.kinds, self.workers, self.avoid, size, self.samples)
         if self.kinds or self.workers or self.avoid:
             return Restriction(self.kinds, self.workers, self.avoid)
         return UNRESTRICTED
+
+    @property
+    def most_tokens(self) -> int:
+        """Return the tokens that the call can hold: its prompt and the largest output."""
+        return self.prompt_tokens + self.samples * self.max_output_tokens
 
 
 def client_path(call: Call, levels: str) -> ClientPath:

@@ -196,6 +196,8 @@ class WorkerJoined:
     """Maximum tokens of one call; None: the capacity of its KV cache."""
     kind: str = ""
     """Kind of the worker, matched with :attr:`Call.kinds`; empty: it serves every call."""
+    slots: int | None = None
+    """Sequences that it runs at a time; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

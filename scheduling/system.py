@@ -58,7 +58,8 @@ class SystemConfig:
     worker_silence_s: float = 15.0
     """Seconds without a report after which a worker that reported before is lost."""
     background_window: float = 0.5
-    """Share of a worker's KV capacity up to which background calls may fill it; all calls count."""
+    """Share of a worker's KV capacity and slots that background calls may hold, counted with their
+    largest output."""
     background_calls: int = 8
     """Most background calls at a worker at a time."""
     levels: str = DEFAULT_LEVELS

@@ -81,7 +81,7 @@ class Replay:
     ) -> None:
         self._watcher = watcher
         check_sizes(trace, costs)
-        self._trace, self._options = trace, options
+        self._trace, self._costs, self._options = trace, costs, options
         self._plans = Plans(trace, options.isolation)
         self._profiles = ReplayProfiles(trace, options)
         self._dispatcher = Dispatcher(system, seed=options.seed, block_tokens=trace.block_tokens)
@@ -116,7 +116,8 @@ class Replay:
         for setting in options.settings:
             handle(setting, 0.0)
         for number, worker in enumerate(self._workers):
-            handle(ev.WorkerJoined(_name(number), worker.kv_capacity_tokens), 0.0)
+            slots = self._costs.max_running
+            handle(ev.WorkerJoined(_name(number), worker.kv_capacity_tokens, slots=slots), 0.0)
 
     # --- the loop ---------------------------------------------------------------------------------
 

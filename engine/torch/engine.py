@@ -50,6 +50,8 @@ class EngineStats:
 
     running: int = 0
     waiting: int = 0
+    slots: int = 0
+    """Sequences that run at a time, at most."""
     kv_used_share: float = 0.0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
@@ -123,6 +125,7 @@ class Engine:
         return EngineStats(
             running=len(batcher.running),
             waiting=len(batcher.waiting),
+            slots=self.options.max_batch,
             kv_used_share=self.cache.used_share,
             prefix_queried_tokens=batcher.queried_tokens,
             prefix_hit_tokens=batcher.hit_tokens,

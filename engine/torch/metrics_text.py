@@ -82,6 +82,9 @@ class _WorkerCollector(Collector):
         )
         cache.add_metric([str(PAGE_TOKENS), str(self.capacity_tokens // PAGE_TOKENS)], 1)
         yield cache
+        slots = GaugeMetricFamily("fairserve:batch_slots", "Sequences that run at a time, at most.")
+        slots.add_metric([], stats.slots)
+        yield slots
         if self.kv_events is not None:
             yield from _kv_events(self.kv_events)
 

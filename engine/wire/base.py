@@ -164,6 +164,8 @@ class WorkerFacts:
     """True if it answers ``/tokenize`` for ``model``."""
     tasks: Tasks = GENERATE
     """Tasks of ``model``, as far as the server describes its paths."""
+    slots: int | None = None
+    """Sequences that it runs at a time; None if the worker does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,8 @@ class WorkerMetrics:
     """Prompt tokens found in the prefix cache, of those looked up since the worker started."""
     kv_capacity_tokens: int | None = None
     block_tokens: int | None = None
+    slots: int | None = None
+    """Sequences that it runs at a time, at most."""
 
 
 FailureCause = Literal["worker", "busy", "silent", "unknown", "failed"]

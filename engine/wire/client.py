@@ -295,10 +295,12 @@ class HttpWorkerClient:
         if self.kind != "embedded":
             tasks = await self._tasks()
         root = models[chosen].get("root")
+        metrics = read_metrics(text)
         return WorkerFacts(
             models=names,
             context_tokens=_context_of(models, chosen),
-            kv_capacity_tokens=read_metrics(text).kv_capacity_tokens,
+            kv_capacity_tokens=metrics.kv_capacity_tokens,
+            slots=metrics.slots,
             kv_events=kv_endpoints_of(text, self.base_url),
             model=chosen,
             version=version,

@@ -37,13 +37,15 @@ _OLDER = {
 }
 _CACHE_CONFIG = "vllm:cache_config_info"
 _KV_EVENTS = "fairserve:kv_events_info"
+_SLOTS = "fairserve:batch_slots"
+"""Metric of the embedded engine; vLLM does not report the size of its batch."""
 _ANY_HOST = re.compile(r"^tcp://(\*|0\.0\.0\.0|\[::\])(?=:)")
 
 
 def read_metrics(text: bytes) -> WorkerMetrics:
     """Return the metrics on a worker's page; absent or unreadable ones are None."""
     values: dict[str, list[float]] = {}
-    for sample in _samples(text, _RUNNING, _WAITING, _USED, _QUERIED, _HIT, *_OLDER):
+    for sample in _samples(text, _RUNNING, _WAITING, _USED, _QUERIED, _HIT, _SLOTS, *_OLDER):
         if 0 <= sample.value <= _MAX_VALUE:
             values.setdefault(sample.name, []).append(sample.value)
     for older, name in _OLDER.items():
@@ -59,6 +61,7 @@ def read_metrics(text: bytes) -> WorkerMetrics:
         kv_used_share=_merged(values, _USED, lambda shares: min(1.0, sum(shares) / len(shares))),
         prefix_queried_tokens=_total(values, _QUERIED),
         prefix_hit_tokens=_total(values, _HIT),
+        slots=_total(values, _SLOTS) or None,
         kv_capacity_tokens=min(block_tokens * blocks, _MAX_VALUE)
         if block_tokens and blocks
         else None,

@@ -11,8 +11,14 @@ from typing import NamedTuple
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run import Attachment
-from fairserve.platform.base.errors import FairServeError, RateLimitedError, UnavailableError
+from fairserve.platform.base.errors import (
+    FairServeError,
+    RateLimitedError,
+    UnavailableError,
+    UnprocessableError,
+)
 from fairserve.scheduling import events as ev
+from fairserve.scheduling.dispatch.background_room import fits_any
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Decision, Scope
@@ -60,6 +66,23 @@ def check_capacity(
     return ev.Refuse(
         call.call_id, decision, calls > 0, _rejection_context(dispatcher, call, attachment)
     )
+
+
+def check_background_room(dispatcher: Dispatcher, call: Call) -> None:
+    """Raise an UnprocessableError for a background call that no worker of its model may ever get."""
+    pool = dispatcher.pools.get(call.pool)
+    if pool is None or not call.background:
+        return
+    rooms = pool.background_rooms(call)
+    if rooms and not fits_any(call, rooms):
+        allowed = " or ".join(f"{tokens} tokens and {most} answers" for tokens, most in rooms)
+        raise UnprocessableError(
+            f"max_tokens is {call.max_output_tokens} and n is {call.samples}, beside a prompt of"
+            f" {call.prompt_tokens} tokens; a background call may hold {allowed} in all, the part of a"
+            " worker that such calls may fill",
+            code="background_call_too_large",
+            param="max_tokens",
+        )
 
 
 def _share_full(scope: Scope, limit: int, count: int) -> Decision:

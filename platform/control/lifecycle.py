@@ -17,7 +17,12 @@ from fairserve.interactions.call import Call, TokenUsage
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.call_state import CallState
-from fairserve.platform.control.capacity import QueueBounds, capacity_error, check_capacity
+from fairserve.platform.control.capacity import (
+    QueueBounds,
+    capacity_error,
+    check_background_room,
+    check_capacity,
+)
 from fairserve.platform.control.forecast import OutputForecast
 from fairserve.platform.control.free_rows import FreeRows
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
@@ -136,6 +141,7 @@ class CallLifecycle:
         if message.user_agent_retry:
             self._recorder.repeated(message.fingerprint)
             self._rename_repeated(call)
+        check_background_room(self._dispatcher, call)
         self._require_capacity(live)
         with interaction_errors(call):
             arrival = ev.CallArrived(call, live.accepted_at, live.price)

@@ -386,7 +386,7 @@ class ControlService:
                     each.overload.watermarks.high,
                     each.overload.watermarks.low,
                     len(each.background_feed),
-                    sum(one.background_calls for one in each.worker_table.workers.values()),
+                    sum(one.background.calls for one in each.worker_table.workers.values()),
                 )
                 for model, each in dispatcher.pools.items()
             ),

@@ -18,6 +18,7 @@ from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.joining import authorize, facts_of
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.member import Member
+from fairserve.platform.fleet.models import MAX_CALL_TOKENS
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.scheduling import events as ev
 
@@ -36,9 +37,9 @@ SETTLE_S = 0.1
 """Seconds after which a call that was sent is in the worker's queue, or started."""
 DEFAULT_KV_TOKENS = 32_768
 """KV capacity of a worker that does not report the size of its cache."""
-DEFAULT_POOLING_TOKENS = 262_144
+DEFAULT_POOLING_TOKENS = 2 * MAX_CALL_TOKENS
 """Tokens in progress at a worker that only embeds or ranks, in place of a KV capacity: twice as many
-are an overload, which no single call is."""
+are an overload. The largest call fits the half that background calls may fill."""
 
 
 OnFacts = Callable[[WorkerSpec, WorkerFacts], None]
@@ -190,8 +191,9 @@ class Watch:
         default = DEFAULT_KV_TOKENS if "generate" in facts.tasks else DEFAULT_POOLING_TOKENS
         capacity = facts.kv_capacity_tokens or spec.kv_tokens or default
         member.capacity_tokens = capacity
+        slots = facts.slots if member.queue is None else member.queue.queue.concurrency
         joined = ev.WorkerJoined(
-            member.worker_id, capacity, facts.model, facts.context_tokens, facts.kind
+            member.worker_id, capacity, facts.model, facts.context_tokens, facts.kind, slots
         )
         self._control.post(joined)
         logger.info(

@@ -384,9 +384,7 @@ class Dispatcher:
         commands: list[ev.Command] = [self._ended(end) for end in expired]
         self.admission.forget_idle(now_s)
         for pool in self.pools.values():
-            pool.locality.reports.settle(now_s)
-            pool.update_overload()
-            commands += pool.pump()
+            commands += pool.tick(now_s)
         return commands
 
     # --- state ------------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ to spare workers (:mod:`fairserve.scheduling.dispatch.worker_table`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from fairserve.interactions.call import UNRESTRICTED, Call, Restriction, client_id
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
+from fairserve.scheduling.dispatch.background_room import BackgroundRoom
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.locality.locality import Locality
@@ -134,14 +135,30 @@ class Feed:
         return commands
 
     def _pump_spare(self, commands: list[ev.Command]) -> None:
-        """Dispatch background calls to spare workers until there are no more of either."""
-        while self._queued:
-            spare = self._worker_table.spare()
-            if not spare:
+        """Dispatch background calls to spare workers until there are no more of either.
+
+        The first call waits until the background calls before it have left room for it. Calls for
+        which no worker has room beside its other calls let the next ones pass. Cost of each: plus
+        O(different restrictions * workers).
+        """
+        table = self._worker_table
+        while self._queued and (spare := table.spare(1, 1)):
+            over = {each for each in self._restricted if self._is_over(each)}
+            call = self._feeder.peek(spare, {*self._not_for(spare), *over})
+            if call is None:
                 break
-            call = self._feeder.peek(spare, self._not_for(spare))
-            if call is None or not self._send(call, spare, commands):
+            spare = table.spare(call.most_tokens, call.samples)
+            if not spare or not self._send(call, spare, commands):
                 break
+
+    def _is_over(self, restriction: Restriction) -> bool:
+        """Return whether no worker has room for such background calls beside its other calls."""
+        rooms = self.background_rooms(restriction)
+        return not any(room.may_fit(restriction.size, restriction.samples) for room in rooms)
+
+    def background_rooms(self, restriction: Restriction) -> Iterator[BackgroundRoom]:
+        """Yield the rooms for background calls of the workers that can take calls."""
+        return self._worker_table.background_rooms(self._able(restriction))
 
     def _send(self, call: Call, workers: WorkerSet, commands: list[ev.Command]) -> bool:
         """Dispatch a call to one of these workers; return whether the router found one."""
@@ -217,9 +234,9 @@ class Feed:
         live.worker_id, live.epoch, live.started = worker.worker_id, worker.epoch, False
         live.demand_tokens = call.prompt_tokens - live.cached_tokens + call.expected_output_tokens
         if call.background:
-            self._worker_table.add_background(worker, live.demand_tokens, 1)
+            worker.background.add(call.most_tokens, call.samples)
         else:
-            self._worker_table.add_demand(worker, live.demand_tokens)
+            self._worker_table.add_demand(worker, live.demand_tokens, call.samples)
             waiting_tokens = call.prompt_tokens + call.expected_output_tokens
             live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
             self._worker_table.add_waiting(worker, waiting_tokens, live.hit_tokens)

@@ -21,6 +21,7 @@ from fairserve.interactions.tracking.run import Attachment
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.dispatch.background_room import Room, largest
 from fairserve.scheduling.dispatch.feed import Feed
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
@@ -111,7 +112,7 @@ class ModelPool:
             high_watermark=marks.high,
             low_watermark=marks.low,
             queued_calls=len(self.feeder),
-            call_tokens=call.prompt_tokens + call.samples * call.max_output_tokens,
+            call_tokens=call.most_tokens,
             run_calls=attachment.calls,
             run_tokens=attachment.tokens,
             expected_calls=usual.calls,
@@ -120,6 +121,22 @@ class ModelPool:
             under_way=attachment.under_way,
             immune=attachment.immune if asked else None,
         )
+
+    def background_rooms(self, call: Call) -> list[Room]:
+        """Return what background calls may hold at most at the workers that can serve a call.
+
+        Empty if there are no such workers. A background call that fits none of the rooms waits until
+        a larger worker joins.
+        """
+        rooms = self.background_feed.background_rooms(call.restriction)
+        return largest(room.whole() for room in rooms)
+
+    def tick(self, now_s: float) -> list[ev.Command]:
+        """Update what depends on time, and dispatch the calls that can run now."""
+        self.locality.reports.settle(now_s)
+        self.update_overload()
+        self.worker_table.tick(now_s)
+        return self.pump()
 
     # --- a call at its worker ---------------------------------------------------------------------
 
@@ -140,7 +157,11 @@ class ModelPool:
         live.started = True
         self.router.started(live.call.call_id)
         worker = self.worker_of(live)
-        if worker is not None and not live.call.background:
+        if live.call.background:
+            if worker is not None:
+                worker.background.start()
+            return
+        if worker is not None:
             waited = live.call.prompt_tokens + live.call.expected_output_tokens
             self.worker_table.add_waiting(worker, -waited, -live.hit_tokens)
         output = live.output_tokens
@@ -155,11 +176,7 @@ class ModelPool:
     def grow(self, live: QueuedCall, tokens: int) -> None:
         """Add tokens held by the calls of this call's worker."""
         worker = self.worker_of(live)
-        if worker is None:
-            return
-        if live.call.background:
-            self.worker_table.add_background(worker, tokens)
-        else:
+        if worker is not None:
             self.worker_table.add_demand(worker, tokens)
 
     def decoded(self, entries: Iterable[tuple[QueuedCall, int]]) -> None:
@@ -175,23 +192,21 @@ class ModelPool:
                 self.feeder_of(live.call).charge(live.call.call_id, live.usage())
             elif more > 0:
                 live.output_tokens = tokens
+                if live.call.background:
+                    background.append((live.call.call_id, tokens))
+                    continue
                 live.demand_tokens += more
-                if at is not None and (
-                    at.worker_id != live.worker_id
-                    or at.epoch != live.epoch
-                    or at.call.background != live.call.background
-                ):
+                if at is not None and (at.worker_id != live.worker_id or at.epoch != live.epoch):
                     self.grow(at, grown)
                     grown = 0
                 at = live
                 grown += more
-                charges = background if live.call.background else charged
-                charges.append((live.call.call_id, tokens))
+                charged.append((live.call.call_id, tokens))
         if at is not None:
             self.grow(at, grown)
             self.feeder.decoded(charged)
-            if background:
-                self.background_feeder.decoded(background)
+        if background:
+            self.background_feeder.decoded(background)
 
     def leave(self, live: QueuedCall, output_tokens: int, now_s: float) -> None:
         """Remove a dispatched call from its worker."""
@@ -200,9 +215,9 @@ class ModelPool:
         if worker is not None:
             self.locality.left(live.call, worker.worker_id, now_s)
             if live.call.background:
-                self.worker_table.add_background(worker, -live.demand_tokens, -1)
+                worker.background.remove(live.call.most_tokens, live.call.samples)
             else:
-                self.worker_table.add_demand(worker, -live.demand_tokens)
+                self.worker_table.add_demand(worker, -live.demand_tokens, -live.call.samples)
             worker.calls -= 1
         worker_id = None if worker is None else worker.worker_id
         self.router.finished(live.call, worker_id, live.charge_factor, output_tokens)
@@ -226,9 +241,10 @@ class ModelPool:
         live.worker_id, live.epoch = worker_id, worker.epoch
         live.demand_tokens = live.call.prompt_tokens - live.cached_tokens + live.output_tokens
         if live.call.background:
-            self.worker_table.add_background(worker, live.demand_tokens, 1)
+            worker.background.add(live.call.most_tokens, live.call.samples)
+            worker.background.start()
         else:
-            self.worker_table.add_demand(worker, live.demand_tokens)
+            self.worker_table.add_demand(worker, live.demand_tokens, live.call.samples)
         worker.calls += 1
         return self.pump()
 
@@ -250,7 +266,7 @@ class ModelPool:
     def join(self, event: ev.WorkerJoined) -> list[ev.Command]:
         """Add a worker. Raises ValueError if it has joined already, or has no capacity."""
         self.worker_table.join(
-            event.worker_id, event.kv_capacity_tokens, event.context_tokens, event.kind
+            event.worker_id, event.kv_capacity_tokens, event.context_tokens, event.kind, event.slots
         )
         self.locality.add_worker(event.worker_id, event.kv_capacity_tokens)
         self.router.add_worker(event.worker_id)

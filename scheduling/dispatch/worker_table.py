@@ -8,20 +8,20 @@ runs whose prefix it holds, while the tokens to compute of its waiting hits are 
 plus expected output, per running call the tokens it holds. The open workers are a mask and demand
 is a sum, both kept up to date: O(1) per event for any number of workers.
 
-*Background calls* use what the others leave. A worker is *spare* while no other call waits at it, all
-its calls together need less than ``background_window`` times its KV capacity, and it has fewer than
-``background_calls`` of them. They fill neither the feed window nor the demand, so that no other
-call is delayed or rejected because of their number.
+*Background calls* use what the others leave (:mod:`fairserve.scheduling.dispatch.background_room`). They
+fill neither the feed window nor the demand, so that no other call is rejected because of their number.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fairserve.interactions.ages import age_of, time_of
+from fairserve.scheduling.dispatch.background_room import PEAK_S, BackgroundRoom
 from fairserve.scheduling.locality.workers import Workers, WorkerSet
 
 
@@ -34,6 +34,7 @@ class Worker:
     kv_capacity_tokens: int
     context_tokens: int
     """Maximum tokens of one call."""
+    background: BackgroundRoom
     draining: bool = False
     last_report_s: float | None = None
     waiting_tokens: int = 0
@@ -44,9 +45,8 @@ class Worker:
     """Demand of all calls dispatched to the worker except background calls, in tokens."""
     calls: int = 0
     """Calls dispatched to the worker, background calls included."""
-    background_tokens: int = 0
-    """Demand of its background calls, in tokens."""
-    background_calls: int = 0
+    sequences: int = 0
+    """Sequences of all calls dispatched to the worker except background calls."""
     foreign_tokens: int = 0
     """Reported tokens held or awaited there by calls of others; they count as demand."""
     kind: str = ""
@@ -88,6 +88,7 @@ class WorkerTable:
         self._demand_tokens = 0
         """Demand over the workers that take calls, like the capacity."""
         self._capacity_tokens = 0
+        self._period_began_s = -math.inf
 
     def join(
         self,
@@ -95,15 +96,24 @@ class WorkerTable:
         kv_capacity_tokens: int,
         context_tokens: int | None = None,
         kind: str = "",
+        slots: int | None = None,
     ) -> Worker:
-        """Add a worker. Raises ValueError if it has joined already, or has no capacity."""
+        """Add a worker. Raises ValueError if it has joined already, or has no capacity.
+
+        ``slots`` are the sequences that it runs at a time; None if that is unknown.
+        """
         if worker_id in self.workers:
             raise ValueError(f"worker {worker_id!r} has joined already")
         if kv_capacity_tokens < 1:
             raise ValueError(f"kv_capacity_tokens is {kv_capacity_tokens}; allowed: 1 or more")
+        if slots is not None and slots < 1:
+            raise ValueError(f"slots is {slots}; allowed: 1 or more")
         self._epoch += 1
         longest = min(context_tokens or kv_capacity_tokens, kv_capacity_tokens)
-        worker = Worker(worker_id, self._epoch, kv_capacity_tokens, longest, kind=kind)
+        room = BackgroundRoom(
+            kv_capacity_tokens, slots, self._background_window, self._background_calls
+        )
+        worker = Worker(worker_id, self._epoch, kv_capacity_tokens, longest, room, kind=kind)
         self._enter(worker)
         return worker
 
@@ -158,19 +168,17 @@ class WorkerTable:
             raise ValueError(f"foreign_tokens is {foreign_tokens}; allowed: 0 or more")
         worker.last_report_s = now_s
         more, worker.foreign_tokens = foreign_tokens - worker.foreign_tokens, foreign_tokens
+        worker.background.others(worker.demand_tokens + foreign_tokens, worker.sequences)
         if not worker.draining:
             self._demand_tokens += more
 
-    def add_demand(self, worker: Worker, tokens: int) -> None:
-        """Add tokens held by a worker's calls; negative to release them."""
+    def add_demand(self, worker: Worker, tokens: int, sequences: int = 0) -> None:
+        """Add tokens held by a worker's calls, and sequences; negative to release them."""
         worker.demand_tokens += tokens
+        worker.sequences += sequences
+        worker.background.others(worker.demand_tokens + worker.foreign_tokens, worker.sequences)
         if not worker.draining:
             self._demand_tokens += tokens
-
-    def add_background(self, worker: Worker, tokens: int, calls: int = 0) -> None:
-        """Add tokens held by a worker's background calls, and calls; negative to release them."""
-        worker.background_tokens += tokens
-        worker.background_calls += calls
 
     def add_waiting(self, worker: Worker, tokens: int, hit_tokens: int) -> None:
         """Add waiting tokens of a worker, possibly negative; ``hit_tokens`` as in :class:`Worker`."""
@@ -205,24 +213,36 @@ class WorkerTable:
         """Return the workers that take calls and whose window is not full."""
         return WorkerSet(self._numbers, self._open)
 
-    def spare(self) -> WorkerSet:
-        """Return the workers that may get background calls.
+    def spare(self, tokens: int, sequences: int) -> WorkerSet:
+        """Return the workers that may get a background call that can hold this much.
 
-        Cost: one comparison for each worker, and nothing while no background call waits.
+        Cost: a few comparisons for each worker, and nothing while no background call waits.
         """
         mask = 0
         for worker in self.workers.values():
-            if not worker.draining and self._is_spare(worker):
+            if (
+                not worker.draining
+                and worker.waiting_tokens <= 0
+                and worker.background.fits(tokens, sequences)
+            ):
                 mask |= 1 << self._numbers.slot(worker.worker_id)
         return WorkerSet(self._numbers, mask)
 
-    def _is_spare(self, worker: Worker) -> bool:
-        held_tokens = worker.demand_tokens + worker.foreign_tokens + worker.background_tokens
-        return (
-            worker.waiting_tokens <= 0
-            and worker.background_calls < self._background_calls
-            and held_tokens < self._background_window * worker.kv_capacity_tokens
-        )
+    def background_rooms(self, mask: int) -> Iterator[BackgroundRoom]:
+        """Yield the rooms for background calls of those of the workers that take calls."""
+        for worker in self.workers.values():
+            if not worker.draining and mask >> self._numbers.slot(worker.worker_id) & 1:
+                yield worker.background
+
+    def tick(self, now_s: float) -> None:
+        """Begin a new period of the workers' peaks if the last one is over. O(workers) then."""
+        if now_s - self._period_began_s < PEAK_S:
+            return
+        self._period_began_s = now_s
+        for worker in self.workers.values():
+            worker.background.next_period(
+                worker.demand_tokens + worker.foreign_tokens, worker.sequences
+            )
 
     def admits_hits_only(self) -> int:
         """Return the mask of the workers whose window is full and that still admit cache hits."""
@@ -257,11 +277,13 @@ class WorkerTable:
             "workers": workers,
             "context_tokens": self.context_tokens,
             "hits_newly_admitted": self.hits_newly_admitted,
+            "period_age_s": age_of(self._period_began_s, now_s),
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot; the workers' numbers must be restored before."""
         self._epoch = state["epoch"]
+        self._period_began_s = time_of(state["period_age_s"], now_s)
         self.workers = {}
         self._of_kind.clear()
         self._serving = self._open = self._light = 0
@@ -270,6 +292,8 @@ class WorkerTable:
             values = dict(plain)
             age = values.pop("report_age_s")
             values["last_report_s"] = None if age is None else time_of(age, now_s)
+            room = {"window": self._background_window, "most_calls": self._background_calls}
+            values["background"] = BackgroundRoom(**{**values["background"], **room})
             self._enter(Worker(**values))
         self.context_tokens = state["context_tokens"]
         self.hits_newly_admitted = state["hits_newly_admitted"]

@@ -93,7 +93,7 @@ def test_each_call_is_served_once_or_rejected_once(name, seed, calls, span_s):
     assert len(dispatcher.tracker) == 0, "every interaction ended"
     for worker in dispatcher.first.worker_table.workers.values():
         assert (worker.calls, worker.waiting_tokens, worker.demand_tokens) == (0, 0, 0)
-        assert (worker.background_calls, worker.background_tokens) == (0, 0)
+        assert (worker.background.calls, worker.background.tokens) == (0, 0)
     loads = dispatcher.first.router.snapshot().get("loads", {})
     assert set(loads.values()) <= {0}
     for worker in cluster.workers.values():

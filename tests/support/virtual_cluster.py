@@ -59,6 +59,7 @@ class VirtualWorker:
     worker_id: str
     kv_tokens: int
     local: object
+    slots: int = 1_000
     waiting: dict[str, Call] = field(default_factory=dict)
     running: dict[str, list] = field(default_factory=dict)  # id -> [call, cached, decoded, held]
     blocks: set = field(default_factory=set)
@@ -136,7 +137,7 @@ class VirtualWorker:
         while (offered := self.local.peek()) is not None:
             cached = self.matched_tokens(offered)
             need = offered.prompt_tokens - cached + offered.max_output_tokens
-            if self.held + need > self.kv_tokens:
+            if self.held + need > self.kv_tokens or len(self.running) >= self.slots:
                 self.local.skip()
                 continue
             self.local.accept(cached)
@@ -179,12 +180,15 @@ class VirtualCluster:
         prefill_s_per_token=0.0002,
         publishes=False,
         evict_share=0.0,
+        slots=None,
     ):
+        """With ``slots``, workers run this many calls at a time, and report it."""
         self.dispatcher = Dispatcher(system, seed=7)
         self.step_s, self.prefill_s_per_token = step_s, prefill_s_per_token
         self.system = system
         self.publishes, self.evict_share, self.rng = publishes, evict_share, random.Random(3)
         self.now_s = 0.0
+        self.slots = slots
         self.workers = {}
         self.arrivals = []
         self.calls = {}
@@ -197,8 +201,11 @@ class VirtualCluster:
 
     def join(self, worker_id, kv_tokens, model=""):
         local = LOCAL_SCHEDULERS[self.system.local](**self.system.local_options)
-        self.workers[worker_id] = VirtualWorker(worker_id, kv_tokens, local, free_s=self.now_s)
-        self.event(ev.WorkerJoined(worker_id, kv_tokens, model))
+        self.workers[worker_id] = worker = VirtualWorker(worker_id, kv_tokens, local)
+        worker.free_s = self.now_s
+        if self.slots is not None:
+            worker.slots = self.slots
+        self.event(ev.WorkerJoined(worker_id, kv_tokens, model, slots=self.slots))
         if self.publishes:
             self.event(ev.WorkerCacheReset(worker_id, complete=True))
 

@@ -42,8 +42,8 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "worker_silence_s": ("s", "Time without a report after which a worker counts as lost."),
     "background_window": (
-        "share of the KV cache",
-        "Tokens of all calls at a worker below which it gets calls of batches, if no other call waits.",
+        "share of a worker",
+        "Part of its KV cache and of its slots that calls of batches may hold, counted with max_tokens.",
     ),
     "background_calls": ("calls", "Calls of batches that a worker may have at a time."),
     "levels": (

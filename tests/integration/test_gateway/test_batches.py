@@ -236,7 +236,7 @@ def held(start_server, scripted):
 def test_a_cancelled_batch_stops_its_calls_and_lists_every_line(held, scripted):
     client = held.openai(held.new_app("cancels"))
     texts = ["say early", *(f"hold {number}" for number in range(20))]
-    batch = create(client, lines(*map(chat, texts)))
+    batch = create(client, lines(*(chat(text, max_tokens=50) for text in texts)))
     eventually(lambda: client.batches.retrieve(batch.id).request_counts.completed == 1)
     eventually(lambda: len(scripted[0].holding) == 4)
     assert client.batches.retrieve(batch.id).status == "in_progress"
@@ -258,7 +258,7 @@ def test_a_cancelled_batch_stops_its_calls_and_lists_every_line(held, scripted):
 
 def test_a_call_of_a_client_is_served_beside_a_waiting_batch(held, scripted):
     client = held.openai(held.new_app("beside"))
-    batch = create(client, lines(*(chat(f"hold b{number}") for number in range(30))))
+    batch = create(client, lines(*(chat(f"hold b{n}", max_tokens=50) for n in range(30))))
     eventually(lambda: len(scripted[0].holding) >= 4)
     answer = client.chat.completions.create(**chat("say at once"))
     assert answer.choices[0].message.content == "at once"

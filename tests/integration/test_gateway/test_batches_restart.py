@@ -19,7 +19,7 @@ def test_a_killed_server_continues_its_batch(killed, scripted):
     worker = scripted[0]
     client = killed.openai()
     texts = [*(f"say before {n}" for n in range(6)), *(f"hold after {n}" for n in range(6))]
-    batch = create(client, lines(*map(chat, texts)))
+    batch = create(client, lines(*(chat(text, max_tokens=50) for text in texts)))
     eventually(lambda: client.batches.retrieve(batch.id).request_counts.completed == 6)
     eventually(lambda: len(worker.holding) == 3)
     killed.kill()

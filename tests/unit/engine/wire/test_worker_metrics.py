@@ -83,10 +83,11 @@ def test_parsing_is_bounded():
 
 
 def test_metrics_of_an_embedded_worker_are_parsed():
-    stats = EngineStats(running=2, waiting=1, kv_used_share=0.5, prefix_queried_tokens=9)
+    stats = EngineStats(running=2, waiting=1, slots=16, kv_used_share=0.5, prefix_queried_tokens=9)
     metrics = read_metrics(metrics_text.render(stats, 'a "model"', 1600))
     assert (metrics.running, metrics.waiting, metrics.kv_used_share) == (2, 1, 0.5)
     assert (metrics.kv_capacity_tokens, metrics.prefix_queried_tokens) == (1600, 9)
+    assert metrics.slots == 16
 
 
 def test_wildcard_endpoints_get_the_address_of_the_worker():

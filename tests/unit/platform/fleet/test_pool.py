@@ -123,7 +123,7 @@ async def test_an_old_vllm_joins_with_a_warning(world, server, caplog, version):
 async def test_a_server_of_another_kind_joins_with_its_configuration(world, plain):
     world.add(plain, kv_tokens=5000, concurrency=1)
     await world.until(lambda: world.state() == "ready")
-    assert world.events[0] == ev.WorkerJoined("w", 5000, "m", kind="openai")
+    assert world.events[0] == ev.WorkerJoined("w", 5000, "m", kind="openai", slots=1)
     assert world.view()["reported"] is None
     held = await world.pool["w"].open(request("hold"))
     waiting = asyncio.ensure_future(world.pool["w"].open(request(name="second")))
