@@ -12,10 +12,10 @@ Weakness: a client that completes long prompts with short answers is charged les
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from fairserve.interactions.call import Call, ClientPath
+from fairserve.platform.base.tenant_table import TenantTable
 
 MIN_S = 0.001
 """Shortest time in seconds from which a speed is computed."""
@@ -26,7 +26,7 @@ ALL_TOKENS = 512
 REMEMBERED = 8
 """Multiple of these that a mean remembers: later calls replace the share of earlier ones."""
 MAX_CLIENTS = 10_000
-"""Clients at models whose means are kept: those with the latest calls."""
+"""Clients at models whose means are kept: of the tenant with most, those with the latest calls."""
 
 
 @dataclass(slots=True)
@@ -49,21 +49,21 @@ class _Speed:
 
 
 class OutputForecast:
-    """Speeds by model pool, and by client there. O(1) a call, also in memory for each."""
+    """Speeds by model pool, and by client there. O(log tenants) a call."""
 
     def __init__(self) -> None:
         self._all: dict[str, _Speed] = {}
-        self._own: OrderedDict[tuple[str, ClientPath], _Speed] = OrderedDict()
+        self._own: TenantTable[tuple[str, ClientPath], _Speed] = TenantTable(MAX_CLIENTS)
 
     def completed(self, call: Call, output_tokens: int, running_s: float) -> None:
         """Add a completed call, which ran this many seconds."""
         if output_tokens <= 0 or running_s < MIN_S:
             return
         key = (call.pool, call.client)
-        own = self._own.setdefault(key, _Speed(OWN_TOKENS))
-        self._own.move_to_end(key)
-        if len(self._own) > MAX_CLIENTS:
-            self._own.popitem(last=False)
+        own = self._own.get(key)
+        if own is None:
+            self._own.put(call.tenant, key, own := _Speed(OWN_TOKENS))
+        self._own.touch(key)
         for speed in (own, self._all.setdefault(call.pool, _Speed(ALL_TOKENS))):
             speed.add(output_tokens / call.samples, running_s)
 

@@ -5,8 +5,8 @@ from fairserve.platform.control import forecast as module
 from fairserve.platform.control.forecast import ALL_TOKENS, OWN_TOKENS, OutputForecast
 
 
-def call(user="u", pool="m", samples=1, expected=40, most=100):
-    made = Call("c", "t", "a", user, "r", pool, 10, 0, most, samples, pool=pool)
+def call(user="u", pool="m", samples=1, expected=40, most=100, tenant="t"):
+    made = Call("c", tenant, "a", user, "r", pool, 10, 0, most, samples, pool=pool)
     made.expected_output_tokens = expected
     return made
 
@@ -85,11 +85,15 @@ def test_a_call_without_output_or_time_has_no_speed():
     assert forecast.output_tokens(call(), 1.0) == 40
 
 
-def test_the_clients_with_the_latest_calls_are_kept(monkeypatch):
-    monkeypatch.setattr(module, "MAX_CLIENTS", 2)
+def test_the_clients_with_the_latest_calls_are_kept_and_no_tenants_flood_evicts_another(
+    monkeypatch,
+):
+    monkeypatch.setattr(module, "MAX_CLIENTS", 3)
     forecast = OutputForecast()
+    add(forecast, "honest", 100, 90, tenant="honest")
     add(forecast, "other", 100, 5, calls=100)
     for user in ("a", "b", "a", "c"):
         add(forecast, user, 64, 80)
     assert forecast.output_tokens(call("a"), 1.0) == 80
     assert forecast.output_tokens(call("b"), 1.0) < 20, "that of all calls"
+    assert forecast.output_tokens(call("honest", tenant="honest"), 1.0) == 90
