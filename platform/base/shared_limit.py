@@ -25,6 +25,14 @@ def share_of(limit: int, share: float, others: int, least: int = 1) -> int:
     return max(least, int(share * (limit - others)))
 
 
+def allowed_of(limit: int, owner_limit: int, others: int) -> int:
+    """Return what an owner may use of a limit, if alone it may use ``owner_limit`` of it.
+
+    For bytes in a database, of which a query knows what is in use.
+    """
+    return share_of(limit, min(1.0, owner_limit / limit), others, least=0)
+
+
 class SharedLimit:
     """Amounts in use, in all and by owner (a tenant, or the operators). O(1), from any thread."""
 

@@ -20,6 +20,7 @@ from fairserve.platform.base.errors import (
     RateLimitedError,
     UnavailableError,
 )
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.batches import Batch, BatchResult, File
 from fairserve.platform.db.leases import RowLeaseLostError
@@ -81,8 +82,9 @@ class World:
         return utc_now() + self.ahead
 
     @asynccontextmanager
-    async def server(self, calls=None, **options):
-        made = BatchOptions(execution=ExecutionOptions(**{"parallel_calls": 4, **options}))
+    async def server(self, calls=None, *, max_live=128, tenant_share=1 / 4, **options):
+        execution = ExecutionOptions(**{"parallel_calls": 4, **options})
+        made = BatchOptions(max_live=max_live, tenant_share=tenant_share, execution=execution)
         calls = {ENDPOINT: calls or self.calls}
         server = Batches(self.sessions, self.files, calls, made, now=self.now)
         server.start()
@@ -268,16 +270,17 @@ def test_a_result_is_written_once(world):
                 expires_at=now + timedelta(hours=1),
             )
         )
-    batch = repository.claim(world.sessions, [], 1, now)
+    places = SharedLimit(1, 1)
+    batch = repository.claim(world.sessions, [], places, now)
     assert batch.id == "batch_1"
-    assert repository.claim(world.sessions, [], 1, now) is None, "it has a lease"
+    assert repository.claim(world.sessions, [], places, now) is None, "it has a lease"
     first = [Result(1, True, b"abc")]
     repository.save(world.sessions, batch, first, now)
     repository.save(world.sessions, batch, [*first, Result(2, False, b"de")], now)
     saved = world.batch("batch_1")
     assert (saved.completed, saved.failed, saved.result_bytes) == (1, 1, 5)
     repository.release(world.sessions, batch)
-    assert repository.claim(world.sessions, [], 1, now).attempt == 2
+    assert repository.claim(world.sessions, [], places, now).attempt == 2
 
 
 async def test_calls_that_are_not_accepted_are_sent_again_a_few_at_a_time(world):
@@ -360,8 +363,7 @@ async def test_a_batch_whose_files_cannot_be_written_is_finished_later(world, mo
 
 async def test_tenants_take_turns_for_the_places_of_running_batches(world):
     add_apps(world.sessions, "c", tenant="u")
-    async with world.server() as server:
-        server._options = BatchOptions(max_live=4, tenant_share=0.5)
+    async with world.server(max_live=4, tenant_share=0.5) as server:
         greedy = [await world.create(server, "hold") for _ in range(6)]
         await until(lambda: len(server._live) == 2)
         other = await world.create(server, "quick", owner=Owner("u", "c"))

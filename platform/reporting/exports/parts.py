@@ -92,13 +92,11 @@ class PartWriter:
         self._number += 1
 
     def _check_capacity(self, session: Session) -> None:
-        for where, setting in (
-            (repository.same_bounds(self._export), "export_max_bytes_per_tenant"),
-            ([], "export_max_bytes"),
-        ):
-            allowed: int = getattr(self._settings, setting)
-            if repository.kept_bytes(session, where) > allowed:
-                raise ConflictError(
-                    f"the file would exceed the limit of {allowed:,} bytes of stored exports"
-                    f" ({setting}); request a smaller export, or delete others"
-                )
+        kept = repository.kept_bytes(session, repository.same_bounds(self._export))
+        allowed = repository.allowed_bytes(session, self._settings, kept)
+        if kept > allowed:
+            raise ConflictError(
+                f"the stored exports would have {kept:,} bytes, and {allowed:,} are allowed now"
+                " (export_max_bytes_per_tenant, export_max_bytes); request a smaller export, or delete"
+                " others"
+            )

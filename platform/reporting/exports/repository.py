@@ -10,8 +10,10 @@ from typing import Literal
 from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session
 
+from fairserve.platform.base.shared_limit import allowed_of
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
+from fairserve.platform.reporting.settings import ReportingSettings
 
 UNFINISHED = ("queued", "running")
 _DELETED_PARTS = 16
@@ -80,6 +82,12 @@ def count(session: Session, where: Sequence[ColumnElement[bool]]) -> int:
 def kept_bytes(session: Session, where: Sequence[ColumnElement[bool]] = ()) -> int:
     """Return the stored bytes of files, including those of files in progress."""
     return int(session.scalar(select(func.sum(ReportExport.size_bytes)).where(*where)) or 0)
+
+
+def allowed_bytes(session: Session, settings: ReportingSettings, own_bytes: int) -> int:
+    """Return what the owner of ``own_bytes`` may have of the space for files, beside the others."""
+    others_bytes = kept_bytes(session) - own_bytes
+    return allowed_of(settings.export_max_bytes, settings.export_max_bytes_per_tenant, others_bytes)
 
 
 def remove(session: Session, where: Sequence[ColumnElement[bool]]) -> int:

@@ -127,13 +127,13 @@ class Exports:
             )
         if repository.count(self._session, own) >= MAX_LISTED:
             raise _too_many(f"the limit of {MAX_LISTED} exports is reached; delete some")
-        if repository.kept_bytes(self._session, own) >= settings.export_max_bytes_per_tenant:
+        kept = repository.kept_bytes(self._session, own)
+        allowed = repository.allowed_bytes(self._session, settings, kept)
+        if kept >= allowed:
             raise _too_many(
-                f"the stored files reach the limit of {settings.export_max_bytes_per_tenant:,} bytes;"
-                " delete some exports"
+                f"the stored files have {kept:,} bytes, and {allowed:,} are allowed now;"
+                " delete some exports, or retry later"
             )
-        if repository.kept_bytes(self._session) >= settings.export_max_bytes:
-            raise _too_many("the space for export files is full; retry later, or delete exports")
 
     def _audit(self, action: str, export: ReportExport) -> None:
         # The user is omitted: an erasure does not search these entries.

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.batches import Batch, BatchResult
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App, Tenant
@@ -79,26 +80,23 @@ def unfinished(session: Session, app_id: str) -> int:
 
 
 def claim(
-    sessions: SessionFactory, running: Collection[Batch], per_tenant: int, now: datetime
+    sessions: SessionFactory, running: Collection[Batch], places: SharedLimit, now: datetime
 ) -> Batch | None:
     """Claim the oldest waiting batch of the tenant that runs the fewest here; None if there is none.
 
-    ``running`` are the batches that this process runs, of one tenant at most ``per_tenant``.
+    ``running`` are the batches that this process runs, ``places`` what they use.
     """
     own = {batch.id for batch in running}
     counts = Counter(batch.tenant_id for batch in running)
+    full = [tenant for tenant in counts if places.full(tenant)]
     with sessions() as session:
         waiting = read_only(session).execute(
             select(Batch.id, Batch.tenant_id)
-            .where(BATCHES.waiting(now))
+            .where(BATCHES.waiting(now), Batch.tenant_id.not_in(full), Batch.id.not_in(own))
             .order_by(Batch.created_at, Batch.id)
             .limit(MAX_SEEN)
         )
-        found = [
-            (batch_id, tenant)
-            for batch_id, tenant in waiting
-            if batch_id not in own and counts[tenant] < per_tenant
-        ]
+        found = [(batch_id, tenant) for batch_id, tenant in waiting]
     for batch_id, _ in sorted(found, key=lambda each: counts[each[1]]):
         with sessions.begin() as session:
             due = BATCHES.due(select(Batch).where(Batch.id == batch_id), now)

@@ -24,6 +24,7 @@ from fairserve.platform.base.errors import (
     NotFoundError,
     RateLimitedError,
 )
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.batches import Batch
@@ -80,6 +81,7 @@ class Batches:
             options.memory_bytes, options.tenant_share, options.execution.max_line_bytes
         )
         self._live: dict[str, _Live] = {}
+        self._places = SharedLimit(options.max_live, options.tenant_share)
         self._woken = asyncio.Event()
         self._pausing = False
         self._task: asyncio.Task[None] | None = None
@@ -241,8 +243,9 @@ class Batches:
         if self._pausing or len(self._live) >= self._options.max_live:
             return False
         running = [live.execution.batch for live in self._live.values()]
-        of_tenant = max(1, int(self._options.max_live * self._options.tenant_share))
-        batch = await to_its_end(repository.claim, self._sessions, running, of_tenant, self._now())
+        batch = await to_its_end(
+            repository.claim, self._sessions, running, self._places, self._now()
+        )
         if batch is None:
             return False
         execution = Execution(
@@ -254,6 +257,7 @@ class Batches:
             self._options.execution,
             now=self._now,
         )
+        self._places.add(batch.tenant_id)
         task = asyncio.create_task(self._work(execution), name=f"batch {batch.id}")
         self._live[batch.id] = _Live(execution, task)
         if self._pausing:
@@ -267,6 +271,7 @@ class Batches:
             logger.exception("batch %s failed", execution.batch.id)
         finally:
             del self._live[execution.batch.id]
+            self._places.release(execution.batch.tenant_id)
             self._woken.set()
 
 

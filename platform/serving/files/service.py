@@ -25,6 +25,7 @@ from fairserve.platform.base.errors import (
     RateLimitedError,
     UnavailableError,
 )
+from fairserve.platform.base.shared_limit import allowed_of
 from fairserve.platform.db.base import NAME_CHARS, new_id, utc_now
 from fairserve.platform.db.batches import File
 from fairserve.platform.db.engine import SessionFactory, read_only
@@ -205,14 +206,15 @@ class Files:
             raise RateLimitedError(over, code="file_space_full", headers=_RETRY)
 
     def _bytes_over(self, session: Session, tenant_id: str, more_bytes: int) -> str:
-        allowed = self.options.max_bytes_per_tenant
-        used = repository.kept(session, tenant_id)[1]
+        limit = self.options.max_bytes_in_all
+        used, all_used = (repository.kept(session, *of)[1] for of in ((tenant_id,), ()))
+        allowed = allowed_of(limit, self.options.max_bytes_per_tenant, all_used - used)
         if used + more_bytes > allowed:
             return (
-                f"the files of this tenant would have {used + more_bytes:,} bytes; allowed:"
+                f"the files of this tenant would have {used + more_bytes:,} bytes; allowed now:"
                 f" {allowed:,}. Delete some"
             )
-        if repository.kept(session)[1] + more_bytes > self.options.max_bytes_in_all:
+        if all_used + more_bytes > limit:
             return "the space for files is full; retry later"
         return ""
 
