@@ -316,7 +316,10 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Reject this call; it never ran."""
+    """Reject this call; it never ran.
+
+    It is the arriving call, or a queued one whose place in the full queue goes to the arriving call.
+    """
 
     call_id: str
     decision: Decision

@@ -299,6 +299,27 @@ class Run:
         for key in continuation_keys:
             self._keys += _KEY.pack(key, number)
 
+    def withdraw(self, call_id: str) -> None:
+        """Remove a live call if it was accepted last; else end it and free its id. Raises KeyError.
+
+        O(1) if it was accepted last, else O(calls).
+        """
+        number, numbers, calls = self.numbers[call_id], self.numbers, self._calls
+        if number < len(numbers) - 1:
+            self.end(call_id)
+            free = f"{call_id}~{number}"
+            while free in numbers:
+                free += "~"
+            self.numbers = {free if name == call_id else name: at for name, at in numbers.items()}
+            return
+        if not calls[number] & _LIVE:
+            raise KeyError(call_id)
+        del numbers[call_id]
+        del self._parents[calls[number] >> _HALF :]
+        calls.pop()
+        calls[number] = len(self._parents) << _HALF
+        self.live -= 1
+
     def restore_call(self, call: RestoredCall) -> None:
         """Add a call that has ended; unknown parents and duplicate calls are ignored."""
         numbers = self.numbers

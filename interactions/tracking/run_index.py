@@ -6,13 +6,13 @@ prompt alone if its content is not known. If two runs got the same answer to the
 names neither. An entry outlives its run: a late client of an ended run is not taken for one of another
 run with the same conversation.
 
-Everything belongs to one app and user. Memory is bounded by ``entries`` and the tenant's share, and
-entries expire after ``RETENTION_S``. Each operation is one hash and a few look-ups.
+Everything belongs to one app and user. Memory is bounded by ``entries``, shared by tenant, app and user,
+and entries expire after ``RETENTION_S``. Each operation is one hash and a few look-ups.
 
 Weakness: a conversation that was begun elsewhere (at another server, before a restart, from the
 client's own cache of answers, or before the entry was evicted) is taken for the only live run that has
-the same prompts and answers. A fork of a conversation belongs to its run. A tenant's flood of calls
-evicts entries of its own users; their next calls begin new runs.
+the same prompts and answers. A fork of a conversation belongs to its run. A user's flood of calls
+evicts entries of its own; its next calls begin new runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.tracking.shared_table import SharedTable
+from fairserve.interactions.tracking.shares import Owner
 
 RETENTION_S = 86_400.0
 """Seconds for which an entry is kept after the last call that confirmed it."""
@@ -32,36 +33,32 @@ _SEVERAL = ""
 class RunIndex:
     """Ids of runs by tenant, app, user and key. ``now_s`` is the caller's monotonic time."""
 
-    def __init__(self, entries: int, tenant_share: float) -> None:
-        self._runs: SharedTable[int, str] = SharedTable(entries, tenant_share)
+    def __init__(self, entries: int) -> None:
+        self._runs: SharedTable[tuple[str, int], str] = SharedTable(entries)
 
     def __len__(self) -> int:
         """Return the number of entries."""
         return len(self._runs)
 
-    def named(self, owner: tuple[str, str, str], name: int, now_s: float) -> str | None:
+    def named(self, owner: Owner, name: int, now_s: float) -> str | None:
         """Return the id of the run that had a name last; the run may have ended."""
-        return self._runs.get(owner[0], _key(owner, "name", name), now_s)
+        return self._runs.get(_key(owner, "name", name), now_s)
 
-    def answered(
-        self, owner: tuple[str, str, str], scope: int, answer: int, now_s: float
-    ) -> str | None:
+    def answered(self, owner: Owner, scope: int, answer: int, now_s: float) -> str | None:
         """Return the id of the run that alone got an answer; the run may have ended."""
-        found = self._runs.get(owner[0], _key(owner, scope, answer), now_s)
+        found = self._runs.get(_key(owner, scope, answer), now_s)
         return None if found == _SEVERAL else found
 
-    def name(self, owner: tuple[str, str, str], name: int, run_id: str, now_s: float) -> None:
+    def name(self, owner: Owner, name: int, run_id: str, now_s: float) -> None:
         """Give a name to a run; a run that had it before loses it."""
-        self._runs.put(owner[0], _key(owner, "name", name), run_id, now_s + RETENTION_S)
+        self._runs.put(owner, _key(owner, "name", name), run_id, now_s + RETENTION_S)
 
-    def answer(
-        self, owner: tuple[str, str, str], scope: int, answer: int, run_id: str, now_s: float
-    ) -> None:
+    def answer(self, owner: Owner, scope: int, answer: int, run_id: str, now_s: float) -> None:
         """Add an answer of a run."""
         key = _key(owner, scope, answer)
-        before = self._runs.get(owner[0], key, now_s)
+        before = self._runs.get(key, now_s)
         value = run_id if before in (None, run_id) else _SEVERAL
-        self._runs.put(owner[0], key, value, now_s + RETENTION_S)
+        self._runs.put(owner, key, value, now_s + RETENTION_S)
 
     def expire(self, now_s: float) -> None:
         """Remove old entries."""
@@ -70,18 +67,18 @@ class RunIndex:
     def snapshot(self, now_s: float) -> list[Any]:
         """Return the entries as plain JSON values; ages, not times."""
         return [
-            [tenant, key, age_of(until_s, now_s), run_id]
-            for tenant, key, until_s, run_id in self._runs.items()
+            [*owner, key, age_of(until_s, now_s), run_id]
+            for owner, (_, key), until_s, run_id in self._runs.items()
         ]
 
     def restore(self, state: list[Any], now_s: float) -> None:
         """Add the entries of an earlier snapshot to an empty index."""
-        for tenant, key, age, run_id in state:
-            self._runs.put(tenant, key, run_id, time_of(age, now_s))
+        for tenant, app, user, key, age, run_id in state:
+            self._runs.put((tenant, app, user), (tenant, key), run_id, time_of(age, now_s))
 
 
-def _key(owner: tuple[str, str, str], scope: object, value: int) -> int:
-    _, app, user = owner
+def _key(owner: Owner, scope: object, value: int) -> tuple[str, int]:
+    tenant, app, user = owner
     text = f"{scope}\0{value}\0{app}\0{user}"  # only the user may have any characters
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
+    return tenant, int.from_bytes(digest, "big")

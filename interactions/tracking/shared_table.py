@@ -1,8 +1,8 @@
-"""A table whose entries are shared out between tenants: first in, first out, with a retention.
+"""A table shared by all owners of entries: first in, first out, with a retention.
 
-A tenant that is over its share loses its own oldest entry. A full table loses the oldest entry of the
-tenant that has been quiet for longest. So a flood of one tenant costs no active tenant its entries.
-Each operation is O(1), amortised.
+A full table loses the oldest entry of whoever has most, by tenant, app and user
+(:class:`~fairserve.interactions.tracking.shares.Shares`). So a flood costs nobody an entry who has no
+more than his share. Each operation is O(log siblings), amortised.
 """
 
 from __future__ import annotations
@@ -11,72 +11,62 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from fairserve.interactions.tracking.shares import Owner, Shares
+
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class SharedTable(Generic[K, V]):
-    """Values by tenant and key. Times do not decrease."""
+    """Values by key, each of an owner. Times do not decrease, and all entries live equally long."""
 
-    def __init__(self, entries: int, tenant_share: float) -> None:
-        """``tenant_share`` is the share of ``entries`` that one tenant may have."""
-        self._entries = entries
-        self._of_tenant = max(1, int(entries * tenant_share))
-        self._tenants: OrderedDict[str, OrderedDict[K, tuple[float, V]]] = OrderedDict()
-        """The tenant of the latest entry is the last one; each has its oldest entry first."""
-        self._size = 0
+    def __init__(self, entries: int) -> None:
+        """``entries`` is the maximum number of entries."""
+        self._most = entries
+        self._entries: OrderedDict[K, tuple[float, Owner, V]] = OrderedDict()
+        """Expiry, owner and value by key, the oldest first."""
+        self._shares: Shares[K] = Shares(2)
 
     def __len__(self) -> int:
         """Return the number of entries."""
-        return self._size
+        return len(self._entries)
 
-    def get(self, tenant: str, key: K, now_s: float) -> V | None:
+    def get(self, key: K, now_s: float) -> V | None:
         """Return a value that has not expired."""
-        own = self._tenants.get(tenant)
-        found = None if own is None else own.get(key)
-        return found[1] if found is not None and found[0] > now_s else None
+        found = self._entries.get(key)
+        return found[2] if found is not None and found[0] > now_s else None
 
-    def put(self, tenant: str, key: K, value: V, until_s: float) -> None:
-        """Add or replace a value, which expires at ``until_s``."""
-        self.pop(tenant, key)
-        own = self._tenants.setdefault(tenant, OrderedDict())
-        own[key] = until_s, value
-        self._tenants.move_to_end(tenant)
-        self._size += 1
-        if len(own) > self._of_tenant:
-            self._drop_oldest(tenant)
-        elif self._size > self._entries:
-            self._drop_oldest(next(iter(self._tenants)))
+    def put(self, owner: Owner, key: K, value: V, until_s: float, *, kept: bool = True) -> None:
+        """Add or replace a value, which expires at ``until_s``.
 
-    def pop(self, tenant: str, key: K) -> V | None:
+        A user's entries that are not ``kept`` leave a full table first.
+        """
+        self.pop(key)
+        self._entries[key] = until_s, owner, value
+        self._shares.enter(owner, key, int(kept))
+        if len(self._entries) > self._most:
+            removed = self._shares.most()
+            assert removed is not None, "every entry may be removed"
+            self.pop(removed)
+
+    def pop(self, key: K) -> V | None:
         """Remove and return a value."""
-        own = self._tenants.get(tenant)
-        if own is None or key not in own:
+        found = self._entries.pop(key, None)
+        if found is None:
             return None
-        _, value = own.pop(key)
-        self._forget(tenant, own)
+        _, owner, value = found
+        self._shares.leave(owner, key)
         return value
 
     def expire(self, now_s: float) -> None:
-        """Remove expired entries. O(tenants + removed)."""
-        for tenant, own in list(self._tenants.items()):
-            while own and next(iter(own.values()))[0] <= now_s:
-                self._drop_oldest(tenant)
+        """Remove expired entries. O(removed)."""
+        while self._entries:
+            key, (until_s, _, _) = next(iter(self._entries.items()))
+            if until_s > now_s:
+                return
+            self.pop(key)
 
-    def _drop_oldest(self, tenant: str) -> None:
-        own = self._tenants[tenant]
-        own.popitem(last=False)
-        self._forget(tenant, own)
-
-    def _forget(self, tenant: str, own: OrderedDict[K, tuple[float, V]]) -> None:
-        self._size -= 1
-        if not own:
-            del self._tenants[tenant]
-
-    def items(self) -> Iterator[tuple[str, K, float, V]]:
-        """Yield tenant, key, expiry and value, so that putting them in this order restores the table
-        up to the order of tenants.
-        """
-        for tenant, own in self._tenants.items():
-            for key, (until_s, value) in own.items():
-                yield tenant, key, until_s, value
+    def items(self) -> Iterator[tuple[Owner, K, float, V]]:
+        """Yield owner, key, expiry and value; putting them in this order restores the table."""
+        for key, (until_s, owner, value) in self._entries.items():
+            yield owner, key, until_s, value

@@ -14,17 +14,21 @@ A call whose client names no run may join one by its clues (:meth:`Tracker.join`
 its call; a call that continues its conversation within ``reopen_grace_s`` reopens it.
 
 :mod:`fairserve.interactions.tracking.run` decides the place of a call in its run. Each operation is
-O(1) in the number of runs, except for the heap of time-outs. All tables are bounded. A bounded
-number of ended runs is remembered, so that late reuse of an id is not taken for a new run.
+O(log runs) at most. All tables are bounded, and shared by tenant, app and user
+(:class:`~fairserve.interactions.tracking.shares.Shares`). If the table of live runs is full, a run
+without a live call ends as if it had been idle for its time-out: of whoever has most an empty one, else
+the one idle longest. A bounded number of ended runs is remembered, so that late reuse of an id is not
+taken for a new run.
 
-Weakness: a reopened run ends twice for its listeners; the later end replaces the earlier one.
+Weakness: a reopened run ends twice for its listeners; the later end replaces the earlier one. Runs with
+live calls and programs' runs are never ended early, so they alone could fill the table; the queue and
+the workers bound the live calls.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,9 +55,8 @@ from fairserve.interactions.tracking.run import Attachment, RestoredRun, Run, Ru
 from fairserve.interactions.tracking.run_end import RunEnd, cause_of, state_of
 from fairserve.interactions.tracking.run_index import RunIndex
 from fairserve.interactions.tracking.shared_table import SharedTable
+from fairserve.interactions.tracking.shares import Owner, Shares
 
-Owner = tuple[str, str, str]
-"""Tenant, app and user."""
 ANSWERS_PER_CALL = 16
 """Maximum samples of a call by which a later call finds its run."""
 
@@ -66,7 +69,7 @@ class TrackerLimits:
     tenant_share: float = 1 / 4
     """Share of ``live_runs`` that one tenant may have."""
     user_share: float = 1 / 16
-    """Share of ``live_runs`` that one user may have."""
+    """Share of ``live_runs`` that one user of an app may have."""
     empty_idle_s: float = 60.0
     """Idle time in seconds after which an open run without a call expires."""
     calls_per_run: int = 10_000
@@ -75,11 +78,9 @@ class TrackerLimits:
     dormant_runs: int = 20_000
     """Maximum runs that ended by idling and can still be reopened."""
     continuable_runs: int = 40_000
-    """Maximum unnamed runs that ended with their call and can still be continued; ``tenant_share`` of
-    them for one tenant."""
+    """Maximum unnamed runs that ended with their call and can still be continued."""
     index_entries: int = 200_000
-    """Maximum names and answers by which calls find their runs; ``tenant_share`` of them for one
-    tenant."""
+    """Maximum names and answers by which calls find their runs."""
 
     def __post_init__(self) -> None:
         for name in ("tenant_share", "user_share"):
@@ -90,7 +91,7 @@ class TrackerLimits:
             raise ValueError(f"empty_idle_s is {self.empty_idle_s}; allowed: over 0")
 
     def share(self, of: str) -> int:
-        """Return the most live runs of one tenant (``tenant``) or one user (``user``); at least 1."""
+        """Return the maximum live runs of a ``tenant`` or of an app's ``user``; at least 1."""
         share = self.tenant_share if of == "tenant" else self.user_share
         return max(1, int(self.live_runs * share))
 
@@ -110,20 +111,24 @@ class Tracker:
         if not reopen_grace_s >= 0:
             raise ValueError(f"reopen_grace_s is {reopen_grace_s}; allowed: 0 or more")
         self._limits = limits
+        self._smallest_part = min(limits.live_runs, limits.share("tenant"), limits.share("user"))
         self.immunity = immunity
         self._infer = infer
         self._reopen_grace_s = reopen_grace_s
+        self._clear()
+
+    def _clear(self) -> None:
+        limits = self._limits
         self._runs: dict[str, Run] = {}
-        self._live_of: Counter[tuple[str, ...]] = Counter()
-        """Live runs by ``(tenant,)`` and by ``(tenant, user)``; keys without a run are removed."""
-        self._ended: OrderedDict[str, RunState] = OrderedDict()
-        self._dormant: OrderedDict[str, tuple[float, Run]] = OrderedDict()
-        """Runs that ended by idling and the time until which they can be reopened, earliest first."""
-        self._continuable: SharedTable[str, Run] = SharedTable(
-            limits.continuable_runs, limits.tenant_share
-        )
+        """Live runs; among those without a live call the one idle longest is first."""
+        self._shares: Shares[str] = Shares(2)
+        """Owners of the live runs; empty runs may be ended first, runs with a live call never."""
+        self._ended: SharedTable[str, RunState] = SharedTable(limits.remembered_runs)
+        self._dormant: SharedTable[str, Run] = SharedTable(limits.dormant_runs)
+        """Runs that ended by idling; those without a call leave a full table first."""
+        self._continuable: SharedTable[str, Run] = SharedTable(limits.continuable_runs)
         """Unnamed runs that ended with their call."""
-        self._index = RunIndex(limits.index_entries, limits.tenant_share)
+        self._index = RunIndex(limits.index_entries)
         self._expiry: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
@@ -212,14 +217,16 @@ class Tracker:
         sink: str | None = None,
         *,
         declared: bool = False,
-    ) -> None:
+    ) -> RunEnd | None:
         """Open an empty run; if ``sink`` is given, the run is complete when that call ends.
 
-        Raises an InteractionError if the id was used before, or if too many runs are live.
+        Returns the end of the run whose place it takes, if the table is full. Raises an
+        InteractionError if the id was used before, or if its owner has too many live runs.
         """
         self._require_new(interaction_id)
-        self._require_room(owner)
+        displaced = self._displace(owner, now_s)
         self._new_run(interaction_id, owner, now_s, declared=declared).closing_final = sink
+        return displaced
 
     def restore_run(self, restored: RestoredRun, now_s: float) -> RunEnd | None:
         """Restore a run that was open before a restart.
@@ -244,6 +251,7 @@ class Tracker:
         run.last_active_s = now_s - restored.idle_age_s
         run.closing_final = restored.sink
         run.closing = restored.closing or run.closing
+        self._release(run)
         last = restored.last_call
         if last is not None:
             run.trouble = _trouble(last.outcome)
@@ -266,7 +274,7 @@ class Tracker:
             if call.declared:
                 raise _not_found(interaction_id)
             run = self._reopenable(interaction_id, call.tenant, now_s)
-            self._require_room((call.tenant, call.app, call.user))
+            self._displaced_by((call.tenant, call.app, call.user))
             if run is None:
                 self._require_not_ended(interaction_id)
                 if parents:
@@ -297,27 +305,39 @@ class Tracker:
         stage = run.stage_after(follows)
         return Attachment(stage, calls > 0, immune, follows, calls, run.tokens)
 
-    def accept(self, call: Call, attachment: Attachment, now_s: float) -> bool:
+    def accept(
+        self, call: Call, attachment: Attachment, now_s: float
+    ) -> tuple[bool, RunEnd | None]:
         """Add a call that the throttle admitted, at the place returned by :meth:`attach`.
 
-        Returns whether it reopened its run.
+        Returns whether it reopened its run, and the end of the run whose place its run takes.
         """
         run = self._runs.get(call.interaction_id)
-        reopened = False
-        if run is None:
-            run = self._reopen(call.interaction_id, call.tenant, now_s)
-            reopened = run is not None
+        begins, idle = run is None, run is not None and not run.live
+        reopened, displaced = False, None
         if run is None:
             owner = call.tenant, call.app, call.user
-            run = self._new_run(call.interaction_id, owner, now_s)
-            run.single = call.single
+            run = self._reopenable(call.interaction_id, call.tenant, now_s)
+            displaced = self._displace(owner, now_s)
+            if run is None:
+                run = Run(call.interaction_id, owner, now_s)
+                run.single = call.single
+            else:
+                reopened = True
+                for table in (self._dormant, self._continuable, self._ended):
+                    table.pop(call.interaction_id)
         run.add(call.call_id, attachment.stage, attachment.parents)
         run.last_active_s = now_s
+        if begins:
+            self._enter(run)
+            self._watch(run, now_s)  # the first check computes the real due time
+        elif idle:
+            self._shares.change(run.owner, run.interaction_id, _rank(run))
         if call.final:
             run.closing_final = call.call_id
         if call.clues:
             self._enter_name(call, now_s)
-        return reopened
+        return reopened, displaced
 
     def parent_ids(self, call: Call, attachment: Attachment) -> tuple[str, ...]:
         """Return the ids of the parents of an accepted call."""
@@ -332,10 +352,38 @@ class Tracker:
         if run is None:
             return False
         run.last_active_s = now_s
+        if not run.live:
+            self._release(run)
         if not len(run):
             return False
         run.trouble = "throttled"
         return True
+
+    def withdraw(self, call: Call, profile: AppProfile, now_s: float) -> RunEnd | None:
+        """Take back an accepted call that was rejected while it waited; its id may be used again.
+
+        Returns the end of the run if the run ends, too. Raises KeyError if the call is not live.
+        O(calls of the run) if the run got another call since.
+        """
+        run = self._runs[call.interaction_id]
+        run.withdraw(call.call_id)
+        run.last_active_s = now_s
+        if run.closing_final == call.call_id and call.final:
+            run.closing_final = None
+        if run.live:
+            return None
+        if run.closing is not None:
+            return self._end(run, run.closing)
+        if run.single and len(run):  # it had ended, and this call had continued it
+            end = self._end(run, "aborted" if run.trouble else "complete")
+            self._keep_continuable(run, now_s)
+            return end
+        if run.single or len(run):
+            run.trouble = "throttled"
+        if run.single:
+            return self._end(run, "aborted")
+        self._rest(run, now_s + profile.idle_timeout_s)
+        return None
 
     def finish(
         self,
@@ -374,8 +422,7 @@ class Tracker:
             if run.single and continuable and not (closed or final):
                 self._keep_continuable(run, now_s)
             return end
-        if run.due_s is None:
-            self._watch(run, now_s + profile.idle_timeout_s)
+        self._rest(run, now_s + profile.idle_timeout_s)
         return None
 
     def close(
@@ -404,8 +451,7 @@ class Tracker:
 
     def expire(self, profile_of: Callable[[str], AppProfile], now_s: float) -> list[RunEnd]:
         """End the runs that were idle for their app's time-out. O(ended * log live)."""
-        while self._dormant and next(iter(self._dormant.values()))[0] <= now_s:
-            self._dormant.popitem(last=False)
+        self._dormant.expire(now_s)
         self._continuable.expire(now_s)
         self._index.expire(now_s)
         due: list[tuple[float, str]] = []
@@ -435,9 +481,10 @@ class Tracker:
         else:
             state = "complete"
         if self._reopen_grace_s:
-            self._dormant[run.interaction_id] = now_s + self._reopen_grace_s, run
-            while len(self._dormant) > self._limits.dormant_runs:
-                self._dormant.popitem(last=False)
+            until_s = now_s + self._reopen_grace_s
+            kept = len(run) > 0
+            self._dormant.put(run.owner, run.interaction_id, run, until_s, kept=kept)
+        run.due_s = None
         return self._end(run, state)
 
     # --- helpers ----------------------------------------------------------------------------------
@@ -446,59 +493,77 @@ class Tracker:
         self, interaction_id: str, owner: Owner, now_s: float, *, declared: bool = False
     ) -> Run:
         if len(self._runs) >= self._limits.live_runs:
-            raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
+            raise self._full()
         run = Run(interaction_id, owner, now_s)
         run.declared = declared
         self._enter(run)
-        self._watch(run, now_s)  # the first check computes the real due time
+        self._watch(run, now_s)
         return run
+
+    def _full(self) -> TrackerFullError:
+        return TrackerFullError(f"{self._limits.live_runs} interactions are live already")
 
     def _enter(self, run: Run) -> None:
         self._runs[run.interaction_id] = run
-        self._live_of[run.tenant,] += 1
-        self._live_of[run.tenant, run.user] += 1
+        self._shares.enter(run.owner, run.interaction_id, _rank(run))
 
     def _leave(self, run: Run) -> None:
         del self._runs[run.interaction_id]
-        for key in ((run.tenant,), (run.tenant, run.user)):
-            self._live_of[key] -= 1
-            if not self._live_of[key]:
-                del self._live_of[key]
+        self._shares.leave(run.owner, run.interaction_id)
 
-    def _require_room(self, owner: Owner) -> None:
-        """Raise an error if one more run would exceed the limit of the user, the tenant, or all."""
-        tenant, _, user = owner
-        for scope, key in (("user", (tenant, user)), ("tenant", (tenant,))):
-            most = self._limits.share(scope)
-            if most < self._limits.live_runs and self._live_of[key] >= most:
-                raise OpenInteractionsError(
-                    f"the {scope} has {most:,} open interactions; close some, or wait until they end"
-                )
-        if len(self._runs) >= self._limits.live_runs:
-            raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
+    def _release(self, run: Run) -> None:
+        """Make a run without live calls the last of its owner's that may be ended early."""
+        self._runs[run.interaction_id] = self._runs.pop(run.interaction_id)
+        self._shares.change(run.owner, run.interaction_id, _rank(run))
+
+    def _rest(self, run: Run, due_s: float) -> None:
+        """Let a run whose last live call has ended expire, or be ended early."""
+        self._release(run)
+        self._watch(run, due_s)
+
+    def _displaced_by(self, owner: Owner) -> str | None:
+        """Return the run that ends early for a new one of this owner; None if there is room.
+
+        Raises an error if the owner has its share of the full table, or of its full part.
+        """
+        limits = self._limits
+        if len(self._runs) < self._smallest_part:
+            return None
+        for scope, part in (("user", owner), ("tenant", owner[:1])):
+            most = limits.share(scope)
+            if most < limits.live_runs and self._shares.count(part) >= most:
+                found = self._shares.displaced_by(owner, 0, part)
+                if found is None:
+                    raise OpenInteractionsError(
+                        f"the {scope} has {most:,} open interactions; close some, or wait until they end"
+                    )
+                return found
+        if len(self._runs) < limits.live_runs:
+            return None
+        found = self._shares.displaced_by(owner, 0)
+        if found is None:
+            raise self._full()
+        return found
+
+    def _displace(self, owner: Owner, now_s: float) -> RunEnd | None:
+        """End the run that makes room for a new one of this owner, if the table is full."""
+        displaced = self._displaced_by(owner)
+        return None if displaced is None else self._idled(self._runs[displaced], now_s)
 
     def _keep_continuable(self, run: Run, now_s: float) -> None:
         """Keep an unnamed run that ended with its call, for calls that continue it."""
         if self._reopen_grace_s:
             run.closing, run.due_s = None, None
             until_s = now_s + self._reopen_grace_s
-            self._continuable.put(run.tenant, run.interaction_id, run, until_s)
+            self._continuable.put(run.owner, run.interaction_id, run, until_s)
 
     def _reopenable(self, interaction_id: str, tenant: str, now_s: float) -> Run | None:
         """Return a run that ended by idling, or with its call, and can be reopened; else None."""
-        until_s, run = self._dormant.get(interaction_id, (now_s, None))
-        if run is not None and until_s > now_s:
-            return run
-        return self._continuable.get(tenant, interaction_id, now_s)
-
-    def _reopen(self, interaction_id: str, tenant: str, now_s: float) -> Run | None:
-        run = self._reopenable(interaction_id, tenant, now_s)
-        if run is not None:
-            self._dormant.pop(interaction_id, None)
-            self._continuable.pop(tenant, interaction_id)
-            self._ended.pop(interaction_id, None)
-            self._enter(run)
-            self._watch(run, now_s)
+        run = self._dormant.get(interaction_id, now_s)
+        if run is None:
+            run = self._continuable.get(interaction_id, now_s)
+            if run is not None and run.tenant != tenant:
+                return None
         return run
 
     def _watch(self, run: Run, due_s: float) -> None:
@@ -516,15 +581,13 @@ class Tracker:
         return TrackerFullError(f"the interaction has {calls} calls; allowed: {most}")
 
     def _require_not_ended(self, interaction_id: str) -> None:
-        if interaction_id in self._ended:
-            state = self._ended[interaction_id]
+        state = self._ended.get(interaction_id, 0.0)
+        if state is not None:
             raise InteractionClosedError(f"interaction {interaction_id!r} has ended ({state})")
 
     def _end(self, run: Run, state: RunState) -> RunEnd:
         self._leave(run)
-        self._ended[run.interaction_id] = state
-        while len(self._ended) > self._limits.remembered_runs:
-            self._ended.popitem(last=False)
+        self._ended.put(run.owner, run.interaction_id, state, math.inf)
         return RunEnd.of(run, state)
 
     # --- state ------------------------------------------------------------------------------------
@@ -535,38 +598,40 @@ class Tracker:
             "runs": [run.to_plain(now_s) for run in self._runs.values()],
             "dormant": [
                 [age_of(until_s, now_s), run.to_plain(now_s)]
-                for until_s, run in self._dormant.values()
+                for _, _, until_s, run in self._dormant.items()
             ],
             "continuable": [
                 [age_of(until_s, now_s), run.to_plain(now_s)]
                 for _, _, until_s, run in self._continuable.items()
             ],
-            "ended": list(self._ended.items()),
+            "ended": [[*owner, key, state] for owner, key, _, state in self._ended.items()],
             "index": self._index.snapshot(now_s),
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
-        self._expiry = []
-        self._ended = OrderedDict((key, value) for key, value in state["ended"])
-        self._runs, self._live_of = {}, Counter()
+        self._clear()
+        for tenant, app, user, key, ended in state["ended"]:
+            self._ended.put((tenant, app, user), key, ended, math.inf)
         for plain in state["runs"]:
             run = Run.from_plain(plain, now_s)
             self._enter(run)
             if run.due_s is not None:
                 self._expiry.append((run.due_s, run.interaction_id))
         heapq.heapify(self._expiry)
-        self._dormant = OrderedDict(
-            (plain["id"], (time_of(age, now_s), Run.from_plain(plain, now_s)))
-            for age, plain in state["dormant"]
-        )
-        limits = self._limits
-        self._continuable = SharedTable(limits.continuable_runs, limits.tenant_share)
+        for age, plain in state["dormant"]:
+            run = Run.from_plain(plain, now_s)
+            until_s, kept = time_of(age, now_s), len(run) > 0
+            self._dormant.put(run.owner, run.interaction_id, run, until_s, kept=kept)
         for age, plain in state.get("continuable", ()):  # absent in older snapshots
             run = Run.from_plain(plain, now_s)
-            self._continuable.put(run.tenant, run.interaction_id, run, time_of(age, now_s))
-        self._index = RunIndex(limits.index_entries, limits.tenant_share)
+            self._continuable.put(run.owner, run.interaction_id, run, time_of(age, now_s))
         self._index.restore(state.get("index", []), now_s)
+
+
+def _rank(run: Run) -> int | None:
+    """Return the rank in which a run ends early: empty runs first, runs with live calls never."""
+    return None if run.live or run.declared else int(len(run) > 0)
 
 
 def _trouble(outcome: str) -> WasteCause:

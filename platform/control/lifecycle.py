@@ -18,10 +18,9 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.capacity import (
-    QueueBounds,
     capacity_error,
     check_background_room,
-    check_capacity,
+    draining_rejection,
 )
 from fairserve.platform.control.forecast import OutputForecast
 from fairserve.platform.control.free_rows import FreeRows
@@ -49,6 +48,7 @@ from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import AdmissionOptions
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
+from fairserve.scheduling.dispatch.queue_places import QueueBounds
 
 logger = logging.getLogger(__name__)
 
@@ -142,13 +142,14 @@ class CallLifecycle:
             self._recorder.repeated(message.fingerprint)
             self._rename_repeated(call)
         check_background_room(self._dispatcher, call)
-        self._require_capacity(live)
+        if self.draining:
+            return self._reject(live, draining_rejection(self._dispatcher, call, live.submitted_s))
         with interaction_errors(call):
             arrival = ev.CallArrived(call, live.accepted_at, live.price)
             commands = self._dispatcher.handle(arrival, live.submitted_s)
-        rejection = commands[0] if commands and isinstance(commands[0], ev.Refuse) else None
-        if rejection is not None:
-            return self._reject(live, rejection)
+        first = commands[0] if commands else None
+        if isinstance(first, ev.Refuse) and first.call_id == call.call_id:
+            return self._reject(live, first)
         try:
             sequence = self._recorder.accepted(live)
         except JournalUnavailableError as error:  # unreachable: checked in the same step
@@ -315,7 +316,7 @@ class CallLifecycle:
                     self._journal.append("interaction", command.interaction_id, plain_of(record))
                     self.followers.publish(command.interaction_id, RunEnded())
                 case ev.Refuse():
-                    raise AssertionError("only an arriving call is rejected")
+                    self._displaced(command)
 
     async def drain(self, timeout_s: float) -> None:
         """Reject new calls, wait for the others, then end the remaining ones as failed."""
@@ -350,21 +351,11 @@ class CallLifecycle:
             call.call_id = f"{first}~{number}"
             number += 1
 
-    def _require_capacity(self, live: CallState) -> None:
-        """Raise an error, and record the rejection, if there is no capacity for the call."""
-        rejection = check_capacity(
-            self._dispatcher,
-            live.call,
-            live.submitted_s,
-            draining=self.draining,
-            bounds=self._options.queue_bounds,
-        )
-        if rejection is not None:
-            self._recorder.rejected(live, rejection)
-            raise capacity_error(rejection)
-
     def _reject(self, live: CallState, rejection: ev.Refuse) -> RejectCall:
         self._recorder.rejected(live, rejection)
+        error = capacity_error(rejection)
+        if error is not None:
+            raise error
         call, decision = live.call, rejection.decision
         return RejectCall(
             call.call_id, call.interaction_id, call.stage, decision, rejection.mid_run
@@ -402,6 +393,19 @@ class CallLifecycle:
             live.on_cancel(
                 Cancel(command.call_id, command.outcome, "its interaction was cancelled")
             )
+
+    def _displaced(self, rejection: ev.Refuse) -> None:
+        """Reject a queued call whose place went to another client's."""
+        live = self.calls.get(rejection.call_id)
+        assert live is not None, "a queued call is live"
+        self.calls.forget(live)
+        self._runs.call_withdrawn(live.call)
+        self._recorder.ended(live, "refused", rejection=rejection)
+        self._publish(live, "refused", error=rejection.decision.reason)
+        error = capacity_error(rejection)
+        assert error is not None, "it is rejected for want of a place"
+        if not live.turn.done():
+            live.turn.set_exception(error)
 
     def _stop(self, live: CallState, outcome: ev.CallOutcome, error: str, message: str) -> None:
         """End a call, and notify the task that waits for it or carries its answer."""

@@ -77,8 +77,9 @@ class CallRecorder:
         *,
         ttft_s: float | None = None,
         error: str = "",
+        rejection: Refuse | None = None,
     ) -> None:
-        """Record the end of an accepted call; called once."""
+        """Record the end of an accepted call; called once. ``rejection``: of a call that waited."""
         self._forget(live)
         live.ttft_s = ttft_s
         now_s = self._clock()
@@ -92,8 +93,10 @@ class CallRecorder:
             error=error,
             charged=live.charged,
         )
+        if rejection is not None:
+            record = replace(record, **rejection_fields(rejection))
         self._close(record)
-        if live.unused and not live.superseded and not live.repeats:
+        if rejection is None and live.unused and not live.superseded and not live.repeats:
             self._attempts.remember(live.fingerprint, record, now_s)
 
     def dropped(self, live: CallState) -> None:

@@ -130,6 +130,13 @@ class LiveRuns:
             run.tokens += tokens
             run.last_active_at = at
 
+    def call_withdrawn(self, call: Call) -> None:
+        """Remove a queued call that was rejected."""
+        run = self._runs.get(call.interaction_id)
+        if run is not None:
+            run.calls -= 1
+            run.live_calls -= 1
+
     def ended(self, event: InteractionEnded, at: float) -> InteractionRecord:
         """Remove a run that ended; return its row."""
         run_id = event.interaction_id

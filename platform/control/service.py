@@ -100,6 +100,7 @@ class ControlService:
             tracker_limits=TrackerLimits(
                 tenant_share=options.tenant_share, user_share=options.user_share
             ),
+            queue_bounds=options.queue_bounds,
         )
         self._journal = journal
         self._clock = clock

@@ -19,7 +19,8 @@ class ControlSettings(RoomSettings):
         10_000,
         ge=1,
         le=10_000_000,
-        description="Calls that may wait for a model; more answer 503 at once.",
+        description="Calls that may wait for a model; of more, those of the tenant, app and user with "
+        "the most answer 503.",
     )
     max_tenant_share: float = Field(
         1 / 4,
@@ -32,7 +33,8 @@ class ControlSettings(RoomSettings):
         1 / 16,
         gt=0,
         le=1,
-        description="Share of these calls and interactions that one user may have; more answer 429.",
+        description="Share of these calls and interactions that one user of an app may have; more "
+        "answer 429.",
     )
     user_openings_per_minute: int = Field(
         600,

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, ClientPath, TokenUsage, client_path
+from fairserve.interactions.tracking.run import Attachment
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
 from fairserve.scheduling import events as ev
@@ -27,12 +28,14 @@ from fairserve.scheduling.directory import Directory, Setting
 from fairserve.scheduling.dispatch.admission import Admission, AdmissionOptions, LimitsInUse
 from fairserve.scheduling.dispatch.membership import Membership
 from fairserve.scheduling.dispatch.model_pool import ModelPool
+from fairserve.scheduling.dispatch.queue_places import QueueBounds
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.errors import UnknownCallError
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.fairness.newcomers import newcomers_of
 from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.system import SystemConfig
+from fairserve.throttling.base import Decision
 from fairserve.throttling.registry import THROTTLES
 
 
@@ -56,7 +59,9 @@ class Dispatcher:
         reopen_grace_s: float = 600.0,
         admission: AdmissionOptions = AdmissionOptions(),
         tracker_limits: TrackerLimits = TrackerLimits(),
+        queue_bounds: QueueBounds | None = None,
     ) -> None:
+        """Without ``queue_bounds`` any number of calls may be queued."""
         self.system = system
         self.directory = Directory()
         self.tracker = Tracker(
@@ -68,6 +73,7 @@ class Dispatcher:
         throttle = THROTTLES[system.throttle](**system.throttle_options)
         self.admission = Admission(self.directory, throttle, admission)
         self.newcomers = newcomers_of(system, self.directory)
+        self._queue_bounds = queue_bounds
         self._live: dict[str, QueuedCall] = {}
         self._block_tokens = block_tokens
         self._seed = seed
@@ -143,15 +149,14 @@ class Dispatcher:
         return self._handlers[type(event)](event, now_s)
 
     def queued(self, model: str, *of: str, background: bool = False) -> int:
-        """Return the number of queued calls of a model: all, of a tenant, or of a tenant's user.
+        """Return the number of queued calls of a model: all, of a tenant, its app, or the app's user.
 
         ``background`` selects background calls, else only the others count.
         """
         pool = self.pools.get(model)
         if pool is None:
             return 0
-        feed = pool.background_feed if background else pool.feed
-        return feed.queued_of(of) if of else len(feed)
+        return (pool.background_feed if background else pool.feed).places.count(*of)
 
     def block_keys(self, call: Call) -> BlockKeys:
         """Return the block keys of the prompt of a call in progress."""
@@ -218,6 +223,15 @@ class Dispatcher:
         most = call.samples * call.max_output_tokens
         call.expected_output_tokens = min(most, max(call.samples, expected))
 
+        under_way = attachment.under_way
+        full = None
+        if self._queue_bounds is not None:
+            places = pool.feed_of(call).places
+            full = places.rejection(call, self._queue_bounds, under_way=under_way)
+        if full is not None and full.displaced is None:
+            self.tracker.reject(call, now_s)
+            state = pool.rejection_context(call, self.system, profile, attachment, asked=False)
+            return [ev.Refuse(call.call_id, full.decision, under_way, state)]
         decision = self.admission.decide(
             event, overloaded=pool.update_overload(), under_way=attachment.immune, now_s=now_s
         )
@@ -226,12 +240,35 @@ class Dispatcher:
             state = pool.rejection_context(call, self.system, profile, attachment)
             return [ev.Refuse(call.call_id, decision, mid_run, state)]
 
-        if self.tracker.accept(call, attachment, now_s):
+        made_room: list[ev.Command] = []
+        if full is not None and full.displaced is not None:
+            made_room += self._displace(self._live[full.displaced], full.decision, now_s)
+        reopened, ended = self.tracker.accept(call, attachment, now_s)
+        if ended is not None:
+            made_room.append(self._ended(ended))
+        if reopened:
             for feeder in self._feeders():
                 feeder.begun_elsewhere(call.interaction_id)
         call.parents = self.tracker.parent_ids(call, attachment)
-        live = self._live[call.call_id] = QueuedCall(call)
-        return pool.queue(live)
+        live = self._live[call.call_id] = QueuedCall(call, under_way=under_way)
+        return pool.queue(live) + made_room
+
+    def _displace(self, live: QueuedCall, decision: Decision, now_s: float) -> list[ev.Command]:
+        """Reject a queued call whose place goes to an arrival; its id may be used again."""
+        call, pool = live.call, self._pool_of(live)
+        profile = self.directory.profile(call.app)
+        pool.feed_of(call).remove(live)
+        pool.locality.forget(call.call_id)
+        del self._live[call.call_id]
+        self.admission.ended(call, "refused", NO_USAGE)
+        run = self.tracker.get(call.interaction_id)
+        assert run is not None, "the run of a live call is live"
+        calls, tokens = len(run) - 1, run.tokens
+        end = self.tracker.withdraw(call, profile, now_s)
+        place = Attachment(call.stage, calls > 0, immune=False, calls=calls, tokens=tokens)
+        state = pool.rejection_context(call, self.system, profile, place, asked=False)
+        commands: list[ev.Command] = [ev.Refuse(call.call_id, decision, calls > 0, state)]
+        return commands if end is None else [*commands, self._ended(end)]
 
     def limits_in_use(self, owner: tuple[str, str, str], now_s: float, at: float) -> LimitsInUse:
         """Return the remaining limits for the next call of ``owner``: tenant, app and user."""
@@ -352,8 +389,10 @@ class Dispatcher:
     def _on_interaction_opened(self, event: ev.InteractionOpened, now_s: float) -> list[ev.Command]:
         owner = (event.tenant, event.app, event.user)
         self.admission.open(event.tenant, event.user, now_s)
-        self.tracker.open(event.interaction_id, owner, now_s, event.sink, declared=event.declared)
-        return []
+        ended = self.tracker.open(
+            event.interaction_id, owner, now_s, event.sink, declared=event.declared
+        )
+        return [] if ended is None else [self._ended(ended)]
 
     def _on_interaction_restored(
         self, event: ev.InteractionRestored, now_s: float

@@ -19,6 +19,7 @@ from fairserve.interactions.call import UNRESTRICTED, Call, Restriction, client_
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.dispatch.background_room import BackgroundRoom
+from fairserve.scheduling.dispatch.queue_places import QueuePlaces
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.locality.locality import Locality
@@ -45,8 +46,8 @@ class Feed:
         self._worker_table = worker_table
         self._hit_share = hit_share
         self._queued: dict[str, QueuedCall] = {}
-        self._queued_of: Counter[tuple[str, ...]] = Counter()
-        """Queued calls by ``(tenant,)`` and by ``(tenant, user)``; keys without calls are removed."""
+        self.places = QueuePlaces()
+        """Owners of the queued calls; read-only."""
         self._restricted: Counter[Restriction] = Counter()
         """Number of queued calls that not every worker can take, by restriction."""
         self.demand_tokens = 0
@@ -79,24 +80,16 @@ class Feed:
         """Return the number of queued calls."""
         return len(self._queued)
 
-    def queued_of(self, whose: tuple[str, ...]) -> int:
-        """Return the queued calls of a tenant, ``(tenant,)``, or of a user, ``(tenant, user)``."""
-        return self._queued_of[whose]
-
     def _enter(self, live: QueuedCall) -> None:
         self._queued[live.call.call_id] = live
-        self._queued_of[live.call.tenant,] += 1
-        self._queued_of[live.call.tenant, live.call.user] += 1
+        self.places.enter(live)
         restriction = live.call.restriction
         if restriction is not UNRESTRICTED:
             self._restricted[restriction] += 1
 
     def _leave(self, live: QueuedCall) -> None:
         del self._queued[live.call.call_id]
-        for whose in ((live.call.tenant,), (live.call.tenant, live.call.user)):
-            self._queued_of[whose] -= 1
-            if not self._queued_of[whose]:
-                del self._queued_of[whose]
+        self.places.leave(live.call)
         restriction = live.call.restriction
         if restriction is not UNRESTRICTED:
             self._restricted[restriction] -= 1
@@ -246,7 +239,7 @@ class Feed:
 
     def restore(self, lives: Iterable[QueuedCall]) -> None:
         """Replace the queued calls; the feeder is restored apart."""
-        self._queued, self._queued_of, self._restricted = {}, Counter(), Counter()
+        self._queued, self.places, self._restricted = {}, QueuePlaces(), Counter()
         for live in lives:
             if live.worker_id is None:
                 self._enter(live)

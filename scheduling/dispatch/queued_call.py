@@ -25,6 +25,8 @@ class QueuedCall:
     cached_tokens: int = 0
     output_tokens: int = 0
     started: bool = False
+    under_way: bool = False
+    """True if its run had an accepted call before it."""
 
     def usage(self) -> TokenUsage:
         """Return the known usage so far."""

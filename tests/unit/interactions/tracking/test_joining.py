@@ -191,7 +191,7 @@ def test_what_calls_find_survives_a_snapshot(client):
 
 
 def test_the_index_and_the_ended_runs_are_bounded(client):
-    limits = TrackerLimits(continuable_runs=8, index_entries=8, tenant_share=0.5)
+    limits = TrackerLimits(continuable_runs=4, index_entries=4)
     client.tracker = Tracker(limits)
     for number in range(20):
         client.call({**ASK, "content": str(number)})
@@ -203,24 +203,40 @@ def test_the_index_and_the_ended_runs_are_bounded(client):
     assert (state["continuable"], state["index"]) == ([], [])
 
 
-def test_a_tenant_evicts_no_entry_of_an_active_one():
-    table = SharedTable(8, 0.5)
+@pytest.mark.parametrize(
+    ("loud", "quiet"),
+    [
+        (("loud", "app", "u"), ("quiet", "app", "u")),
+        (("t", "loud", "u"), ("t", "quiet", "u")),
+        (("t", "app", "loud"), ("t", "app", "quiet")),
+    ],
+)
+def test_a_flood_evicts_no_entry_of_others(loud, quiet):
+    table = SharedTable(8)
     for number in range(100):
-        table.put("loud", number, number, 1.0)
+        table.put(loud, f"loud {number}", number, 1.0)
         if number < 3:
-            table.put("quiet", number, number, 1.0)
-    assert [table.get("quiet", number, 0.0) for number in range(3)] == [0, 1, 2]
-    assert [table.get("loud", number, 0.0) for number in (95, 96, 99)] == [None, 96, 99]
+            table.put(quiet, number, number, 1.0)
+    assert [table.get(number, 0.0) for number in range(3)] == [0, 1, 2]
+    assert [table.get(f"loud {number}", 0.0) for number in (94, 95, 99)] == [None, 95, 99]
     for tenant in "abcd":
-        table.put(tenant, 0, 0, 1.0)
+        table.put((tenant, "app", "u"), tenant, tenant, 1.0)
     assert len(table) == 8
-    assert [table.get(tenant, 0, 0.0) for tenant in "abcd"] == [0] * 4
+    assert [table.get(tenant, 0.0) for tenant in "abcd"] == list("abcd")
+    assert table.get(2, 0.0) == 2
     table.expire(1.0)
     assert len(table) == 0
 
 
+def test_entries_that_are_not_kept_leave_first():
+    table, owner = SharedTable(3), ("t", "app", "u")
+    for number in range(6):
+        table.put(owner, number, number, 1.0, kept=number < 2)
+    assert [number for number in range(6) if table.get(number, 0.0) is not None] == [0, 1, 5]
+
+
 def test_an_answer_of_several_runs_names_none():
-    index, owner = RunIndex(10, 1.0), ("t", "app", "u")
+    index, owner = RunIndex(10), ("t", "app", "u")
     index.answer(owner, 0, 7, "a", 0.0)
     index.answer(owner, 0, 7, "a", 0.0)
     assert index.answered(owner, 0, 7, 0.0) == "a"

@@ -173,28 +173,68 @@ def test_a_snapshot_keeps_runs_that_may_be_reopened():
 LIMITS = TrackerLimits(live_runs=16, tenant_share=1 / 4, user_share=1 / 8)
 
 
-def opened(tracker, number, tenant="t", user="u", now_s=0.0):
+def opened(tracker, number, tenant="t", user="u", now_s=0.0, app="app"):
     """Return how many of ``number`` runs could be opened, and the reason of the first rejection."""
     for done in range(number):
         try:
-            tracker.open(f"{tenant}-{user}-{len(tracker)}-{done}", (tenant, "app", user), now_s)
+            run = f"{tenant}-{app}-{user}-{len(tracker)}-{done}"
+            tracker.open(run, (tenant, app, user), now_s)
         except errors.InteractionError as error:
             return done, type(error)
     return number, None
 
 
-def test_a_tenant_cannot_fill_the_run_table():
+def live(tracker, tenant, app="app"):
+    """Return the users of an app's live runs, in order."""
+    owners = [tuple(plain["owner"]) for plain in tracker.snapshot(0.0)["runs"]]
+    return sorted(owner[2] for owner in owners if owner[:2] == (tenant, app))
+
+
+def test_a_full_share_goes_to_who_has_less():
     tracker = Tracker(LIMITS)
     assert opened(tracker, 9) == (2, errors.OpenInteractionsError)
     assert opened(tracker, 9, user="v") == (2, errors.OpenInteractionsError)
-    assert opened(tracker, 9, user="w") == (0, errors.OpenInteractionsError), "its tenant has four"
+    assert opened(tracker, 9, user="w") == (1, errors.OpenInteractionsError), "its tenant has four"
+    assert live(tracker, "t") == ["u", "v", "v", "w"], "an equal share, the first in order loses"
+    assert opened(tracker, 9, app="quiet") == (2, errors.OpenInteractionsError)
+    assert live(tracker, "t", "quiet") == ["u", "u"]
     for tenant in "abc":
         for user in "uv":
             assert opened(tracker, 2, tenant, user) == (2, None)
-    assert opened(tracker, 1, "d") == (0, errors.TrackerFullError)
-    call = make_call("c", tenant="t", user="u", run="new")
-    with pytest.raises(errors.OpenInteractionsError, match="the user has 2 open interactions"):
+    assert opened(tracker, 9, "d") == (2, errors.OpenInteractionsError)
+    for tenant in "efghijklmno":
+        assert opened(tracker, 1, tenant) == (1, None)
+    assert len(tracker) == 16
+    assert all(len(live(tracker, tenant)) == 1 for tenant in "efghijklmno")
+    assert opened(tracker, 1, "e", user="v") == (0, errors.TrackerFullError), "all have their share"
+    call = make_call("c", tenant="e", user="v", run="new")
+    with pytest.raises(errors.TrackerFullError, match="16 interactions are live"):
         tracker.attach(call, PROFILE, 0.0)
+
+
+def test_a_run_that_makes_room_ends_by_idling_and_can_be_reopened():
+    tracker = Tracker(TrackerLimits(live_runs=4, tenant_share=1, user_share=1))
+    calls = {}
+    for number, name in enumerate(("oldest", "newer", "busy")):
+        call = calls[name] = make_call(f"{name}/c", tenant="t", user="u", run=name)
+        tracker.accept(call, tracker.attach(call, PROFILE, number), number)
+    for number, name in enumerate(("oldest", "newer")):
+        tracker.finish(calls[name], "completed", 10, PROFILE, 10 + number)
+    tracker.open("empty", ("t", "app", "u"), 20.0)
+    restored = Tracker(TrackerLimits(live_runs=4, tenant_share=1, user_share=1))
+    restored.restore(json.loads(json.dumps(tracker.snapshot(20.0))), 20.0)
+    for each in (tracker, restored):
+        ends = [each.open(f"other {n}", ("other", "app", "u"), 21.0) for n in range(2)]
+        assert [(end.interaction_id, end.state, end.calls) for end in ends] == [
+            ("empty", "expired", 0),
+            ("oldest", "complete", 1),
+        ]
+        again = make_call("oldest/d", tenant="t", user="u", run="oldest")
+        with pytest.raises(errors.TrackerFullError):
+            each.attach(again, PROFILE, 22.0)
+        each.close("other 0", cancel=False)
+        attachment = each.attach(again, PROFILE, 23.0)
+        assert (attachment.stage, each.accept(again, attachment, 23.0)) == (2, (True, None))
 
 
 def test_a_share_is_released_by_ended_runs_and_restored():
@@ -209,7 +249,7 @@ def test_a_share_is_released_by_ended_runs_and_restored():
         assert opened(each, 2) == (1, errors.OpenInteractionsError)
         each.expire(lambda app: PROFILE, 1000.0)
         each.expire(lambda app: PROFILE, 1000.0 + IDLE_S)
-        assert not each._live_of
+        assert len(each) == 0
         assert opened(each, 2) == (2, None)
 
 

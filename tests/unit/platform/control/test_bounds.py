@@ -62,14 +62,14 @@ async def test_a_full_queue_rejects_and_records(make_world):
 
 
 @pytest.mark.parametrize(
-    ("scope", "shares", "rejected", "admitted"),
+    ("scope", "shares", "admitted"),
     [
-        ("user", {"user_share": 0.25, "tenant_share": 1}, {"user": "u"}, {"user": "v"}),
-        ("tenant", {"tenant_share": 0.25, "user_share": 1}, {"user": "v"}, {"tenant": "other"}),
+        ("user", {"user_share": 0.25, "tenant_share": 1}, {"user": "v"}),
+        ("tenant", {"tenant_share": 0.25, "user_share": 1}, {"tenant": "other"}),
     ],
 )
 async def test_a_client_that_fills_its_share_of_the_queue_blocks_no_other(
-    make_world, scope, shares, rejected, admitted
+    make_world, scope, shares, admitted
 ):
     world = make_world(max_queued_calls=8, **shares)
     for n in range(2):
@@ -78,7 +78,7 @@ async def test_a_client_that_fills_its_share_of_the_queue_blocks_no_other(
     with pytest.raises(
         RateLimitedError, match=f"2 calls of this {scope} wait for the model"
     ) as raised:
-        await world.submit("c9", run="r9", **rejected)
+        await world.submit("c9", run="r9")
     assert (raised.value.code, raised.value.headers["Retry-After"]) == ("queue_share_full", "5")
     row = world.journal.row("row-r9-c9")
     assert (row["refusal_reason"], row["refusal_scope"]) == ("queue_share_full", scope)
@@ -86,11 +86,48 @@ async def test_a_client_that_fills_its_share_of_the_queue_blocks_no_other(
     waiting.append(await world.submitted("c10", run="r10", **admitted))
     waiting[0].cancel()
     await asyncio.gather(waiting[0], return_exceptions=True)
-    waiting.append(await world.submitted("c11", run="r11", **rejected))
+    waiting.append(await world.submitted("c11", run="r11"))
     for each in waiting:
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert not world.control._dispatcher.pools[""].feed._queued_of
+    assert world.control._dispatcher.queued("") == 0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "newcomer", "error", "scope"),
+    [
+        ({"tenant_share": 1, "user_share": 1}, {"tenant": "other"}, UnavailableError, None),
+        ({"tenant_share": 1, "user_share": 1}, {"app": "quiet"}, UnavailableError, None),
+        ({"tenant_share": 0.5, "user_share": 1}, {"user": "v"}, RateLimitedError, "tenant"),
+    ],
+)
+async def test_an_arrival_under_its_share_takes_the_place_of_who_has_most(
+    make_world, bounds, newcomer, error, scope
+):
+    world = make_world(max_queued_calls=3 if scope is None else 6, **bounds)
+    for n in range(2):
+        await world.submit(f"c{n}", run=f"r{n}")
+    waiting = [await world.submitted(f"w{n}", run=f"w{n}") for n in range(3)]
+    waiting.append(await world.submitted("c9", run="r9", **newcomer))
+    code = "queue_full" if scope is None else "queue_share_full"
+    with pytest.raises(error) as raised:
+        await waiting.pop(2)
+    assert (raised.value.code, raised.value.headers["Retry-After"]) == (code, "5")
+    row = world.journal.row("row-w2-w2")
+    assert (row["outcome"], row["charged"], row["mid_run"]) == ("refused", True, False)
+    assert (row["refusal_reason"], row["refusal_scope"], row["refusal_count"]) == (code, scope, 3)
+    assert world.control._dispatcher.queued("") == 3
+    with pytest.raises(error):
+        await world.submit("c8", run="r8")
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert len(world.journal.rows()) == 5, "each call that ended has one row"
+    world.journal.accepted["row-w2-w2"].clear()
+    waiting = await world.submitted("w2", run="w2")
+    assert (await world.control.interaction("app/w2")).calls == 1, "the id may be used again"
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
 
 
 async def test_opened_runs_have_a_share_and_a_rate_limit(make_world):

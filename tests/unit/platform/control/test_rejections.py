@@ -53,11 +53,11 @@ async def test_a_budget_rejection_has_its_budget(world):
 async def test_a_full_queue_records_its_length_and_whether_a_run_was_cut(make_world):
     world = make_world(max_queued_calls=1, tenant_share=1, user_share=1)
     grants = [await world.submit(f"c{n}", run=f"r{n}") for n in range(2)]
-    waiting = await world.submitted("c8", run="r8")
-    for run in ("r0", "new"):
+    waiting = await world.submitted("c8", run="r0")
+    for run in ("r1", "new"):
         with pytest.raises(UnavailableError, match="1 calls are waiting already"):
             await world.submit("c9", run=run)
-    cut, first = (world.journal.row(f"row-{run}-c9") for run in ("r0", "new"))
+    cut, first = (world.journal.row(f"row-{run}-c9") for run in ("r1", "new"))
     for row in (cut, first):
         assert (row["refusal_limit"], row["refusal_count"]) == (1, 1)
         assert row["refusal_retry_after_s"] == 5.0
@@ -74,10 +74,11 @@ async def test_a_full_queue_records_its_length_and_whether_a_run_was_cut(make_wo
 
 
 async def test_a_rejection_does_not_reveal_the_run_of_another_user(make_world):
-    world = make_world(max_queued_calls=0)
+    world = make_world()
     run = world.control._dispatcher.tracker
     run.open("app/run", ("t", "app", "somebody"), 1.0)
     run.get("app/run").add("app/run/c0", 1, ())
+    await world.control.drain(0)
     with pytest.raises(UnavailableError):
         await world.submit("c1")
     row = world.journal.row("row-run-c1")
