@@ -69,25 +69,26 @@ class QueuePlaces:
         """
         owner = _owner(call)
         full: tuple[str, ...] = ()
-        scope: Scope | None = None
         if bounds.calls > bounds.of_user <= self.count(*owner):
-            full, scope = owner, "user"
+            full, decision = owner, _share_full("user", bounds.of_user, self.count(*owner))
         elif bounds.calls > bounds.of_tenant <= self.count(call.tenant):
-            full, scope = owner[:1], "tenant"
-        elif self.count() < bounds.calls:
+            full = owner[:1]
+            decision = _share_full("tenant", bounds.of_tenant, self.count(*full))
+        elif (waiting := self.count()) >= bounds.calls:
+            decision = Decision(
+                False, "queue_full", limit=bounds.calls, count=waiting, retry_after_s=RETRY_S
+            )
+        else:
             return None
-        limit = {"user": bounds.of_user, "tenant": bounds.of_tenant}.get(scope or "", bounds.calls)
-        decision = Decision(
-            False,
-            "queue_share_full" if scope else "queue_full",
-            scope=scope,
-            limit=limit,
-            count=self.count(*full),
-            retry_after_s=RETRY_S,
-        )
-        if not self.count(*full):
+        if not decision.count:
             return QueueRejection(decision, None)  # a queue without places
         return QueueRejection(decision, self._shares.displaced_by(owner, int(under_way), full))
+
+
+def _share_full(scope: Scope, limit: int, count: int) -> Decision:
+    return Decision(
+        False, "queue_share_full", scope=scope, limit=limit, count=count, retry_after_s=RETRY_S
+    )
 
 
 def _owner(call: Call) -> Owner:

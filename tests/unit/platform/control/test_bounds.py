@@ -130,6 +130,23 @@ async def test_an_arrival_under_its_share_takes_the_place_of_who_has_most(
     await asyncio.gather(waiting, return_exceptions=True)
 
 
+async def test_a_call_of_a_run_in_progress_takes_the_place_of_its_users_new_run(make_world):
+    world = make_world(max_queued_calls=2, tenant_share=1, user_share=1)
+    for n in range(2):
+        await world.submit(f"c{n}", run=f"r{n}")
+    waiting = [await world.submitted("d0", run="r0"), await world.submitted("w", run="w")]
+    second = await world.submitted("d1", run="r1")
+    with pytest.raises(UnavailableError):
+        await waiting[1]
+    with pytest.raises(UnavailableError):
+        await world.submit("e0", run="r0")
+    row = world.journal.row("row-r0-e0")
+    assert (row["mid_run"], row["refusal_reason"]) == (True, "queue_full")
+    for each in (waiting[0], second):
+        each.cancel()
+    await asyncio.gather(waiting[0], second, return_exceptions=True)
+
+
 async def test_opened_runs_have_a_share_and_a_rate_limit(make_world):
     world = make_world(admission=AdmissionOptions(openings_per_minute=2))
     for name in "ab":
