@@ -11,7 +11,7 @@ from fairserve.platform.serving.decision.check import CheckOptions
 from fairserve.platform.serving.files.service import FileOptions
 from fairserve.platform.serving.programs.execution import ExecutionOptions
 from fairserve.platform.serving.programs.service import ProgramOptions
-from fairserve.platform.serving.responses.bounds import StoreOptions
+from fairserve.platform.serving.responses.options import StoreOptions
 from fairserve.platform.serving.responses.service import BackgroundOptions
 from fairserve.platform.serving.settings import ServingSettings
 

@@ -35,12 +35,15 @@ from fairserve.platform.serving.batches.line_calls import LineCalls
 from fairserve.platform.serving.batches.schemas import BatchCreate, BatchQuery
 from fairserve.platform.serving.bodies import BodyMemory
 from fairserve.platform.serving.files import repository as files_repository
-from fairserve.platform.serving.files.repository import Owner
+from fairserve.platform.serving.files.repository import UNFINISHED, Owner
 from fairserve.platform.serving.files.service import Files
 from fairserve.platform.serving.in_database import in_database
+from fairserve.platform.serving.kept_rows import KeptRows, RowBounds
 
 logger = logging.getLogger(__name__)
 
+MOST_KEPT = RowBounds(10_000)
+"""Batches of a tenant; beyond that its oldest ended ones are deleted."""
 POLL_S = 2.0
 """Interval at which waiting batches are looked up, and leases are renewed."""
 
@@ -79,6 +82,14 @@ class Batches:
         self._options, self._now = options, now
         self._memory = BodyMemory(
             options.memory_bytes, options.tenant_share, options.execution.max_line_bytes
+        )
+        self._kept = KeptRows(
+            Batch,
+            Batch.created_at,
+            of_app=MOST_KEPT,
+            of_tenant=MOST_KEPT,
+            size=Batch.result_bytes,
+            removable=Batch.state.not_in(UNFINISHED) & (Batch.result_bytes == 0),
         )
         self._live: dict[str, _Live] = {}
         self._places = SharedLimit(options.max_live, options.tenant_share)
@@ -186,6 +197,8 @@ class Batches:
                 expires_at=now + timedelta(hours=int(query.completion_window.removesuffix("h"))),
             )
             session.add(batch)
+            session.flush()
+            self._kept.add(session, owner.tenant, owner.app, 1, 0)
             return batch
 
     def _find(self, owner: Owner, batch_id: str) -> Batch:

@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import orjson
+from sqlalchemy import Text, cast, func
 from sqlalchemy.exc import DataError, DBAPIError
 
 from fairserve.engine.backoff import Backoff
 from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.programs import Program
+from fairserve.platform.serving.kept_rows import KeptRows, RowBounds
 from fairserve.platform.serving.programs import repository
 from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
 
@@ -24,6 +28,8 @@ FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 10.0
 MAX_BATCH = 256
 """Changes of one transaction."""
+MOST_KEPT = RowBounds(10_000, 256 * 1024 * 1024)
+"""Programs of a tenant, and bytes of their declarations; beyond that the oldest ended are deleted."""
 
 
 class ProgramGoneError(Exception):
@@ -35,6 +41,14 @@ class ProgramStore:
 
     def __init__(self, sessions: SessionFactory, *, retry_s: float = FIRST_RETRY_S) -> None:
         self.sessions = sessions
+        self._kept = KeptRows(
+            Program,
+            Program.created_at,
+            of_app=MOST_KEPT,
+            of_tenant=MOST_KEPT,
+            size=func.length(cast(Program.declaration, Text)),
+            removable=Program.state != "running",
+        )
         self._backoff = Backoff(retry_s, LAST_RETRY_S)
         self._pending: list[tuple[Change, asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
@@ -120,6 +134,8 @@ class ProgramStore:
     def _insert(self, program: SavedProgram) -> None:
         with self.sessions.begin() as session:
             repository.insert(session, program)
+            size_bytes = len(orjson.dumps(program.declaration))
+            self._kept.add(session, program.key.tenant, program.key.app, 1, size_bytes)
 
     def _remove(self, key: ProgramKey) -> None:
         with self.sessions.begin() as session:

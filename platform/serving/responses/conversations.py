@@ -22,8 +22,9 @@ from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.responses import ConversationItem, StoredConversation
 from fairserve.platform.db.session import unavailable
-from fairserve.platform.serving.responses.bounds import StoreBounds, StoreOptions
+from fairserve.platform.serving.kept_rows import KeptRows
 from fairserve.platform.serving.responses.items import Item, new_item_id
+from fairserve.platform.serving.responses.options import StoreOptions
 from fairserve.platform.serving.responses.repository import ResponseKey as ObjectKey
 from fairserve.platform.tenancy.auth import Principal
 
@@ -48,10 +49,12 @@ class Conversations:
     def __init__(self, sessions: SessionFactory, options: StoreOptions = StoreOptions()) -> None:
         self._sessions = sessions
         self._enabled = options.response_store
-        self._bounds = StoreBounds(
+        self._bounds = KeptRows(
             StoredConversation,
             StoredConversation.changed_at,
-            options,
+            of_app=options.of_app,
+            of_tenant=options.of_tenant,
+            size=StoredConversation.size_bytes,
         )
 
     async def create(

@@ -1,4 +1,4 @@
-"""The stored responses of apps, within bounds (:mod:`fairserve.platform.serving.responses.bounds`).
+"""The stored responses of apps, within bounds (:mod:`fairserve.platform.serving.kept_rows`).
 
 The texts of a user that was erased while its call ran are not stored.
 """
@@ -20,10 +20,11 @@ from fairserve.platform.db.erasures import erased_since
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.responses import StoredResponse
 from fairserve.platform.db.session import unavailable
+from fairserve.platform.serving.kept_rows import KeptRows
 from fairserve.platform.serving.responses import repository
-from fairserve.platform.serving.responses.bounds import StoreBounds, StoreOptions
 from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.items import Item, response_of
+from fairserve.platform.serving.responses.options import StoreOptions
 from fairserve.platform.serving.responses.repository import MAX_CHAIN, UNFINISHED, ResponseKey
 
 T = TypeVar("T")
@@ -58,11 +59,13 @@ class ResponseStore:
         self.options = options
         self._sessions = sessions
         self._hasher = hasher
-        self._bounds = StoreBounds(
+        self._bounds = KeptRows(
             StoredResponse,
             StoredResponse.created_at,
-            options,
-            StoredResponse.status.not_in(UNFINISHED),
+            of_app=options.of_app,
+            of_tenant=options.of_tenant,
+            size=StoredResponse.size_bytes,
+            removable=StoredResponse.status.not_in(UNFINISHED),
         )
 
     async def find(self, key: ResponseKey) -> StoredResponse:

@@ -13,8 +13,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, func, select
+from sqlalchemy import ColumnElement, and_, delete, func, select, true, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from fairserve.platform.db.sums import MAX_WHOLE
 
 MAX_COUNTED_OWNERS = 10_000
 KEPT_SHARE = 0.9
@@ -27,30 +29,30 @@ Amounts = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """Bounds of stored responses and conversations; see the settings of the same names."""
+class RowBounds:
+    """Most rows, and their bytes, of an owner."""
 
-    response_store: bool = True
-    response_max_per_app: int = 10_000
-    response_max_bytes_per_app: int = 256 * 1024 * 1024
-    response_max_per_tenant: int = 100_000
-    response_max_bytes_per_tenant: int = 1 << 30
+    rows: int
+    size_bytes: int = MAX_WHOLE
 
 
-class StoreBounds:
-    """Bounds of a table with ``tenant_id``, ``app_id``, ``id`` and ``size_bytes``. Any thread."""
+class KeptRows:
+    """Bounds of a table with ``tenant_id``, ``app_id`` and ``id``. Any thread."""
 
     def __init__(
         self,
         model: Any,
         order: InstrumentedAttribute[Any],
-        options: StoreOptions,
+        *,
+        of_app: RowBounds,
+        of_tenant: RowBounds,
+        size: ColumnElement[Any] | InstrumentedAttribute[Any],
         removable: ColumnElement[bool] | None = None,
     ) -> None:
         """``order`` is the time by which rows are the oldest; only ``removable`` ones are deleted."""
-        self._model, self._order, self._removable = model, order, removable
-        self._of_app = options.response_max_per_app, options.response_max_bytes_per_app
-        self._of_tenant = options.response_max_per_tenant, options.response_max_bytes_per_tenant
+        self._model, self._order, self._size = model, order, size
+        self._removable = true() if removable is None else removable
+        self._of_app, self._of_tenant = of_app, of_tenant
         self._counts: OrderedDict[Owner, Amounts] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -60,7 +62,7 @@ class StoreBounds:
         self._add(session, (tenant,), self._of_tenant, rows, size_bytes)
 
     def _add(
-        self, session: Session, owner: Owner, bounds: Amounts, rows: int, size_bytes: int
+        self, session: Session, owner: Owner, bounds: RowBounds, rows: int, size_bytes: int
     ) -> None:
         with self._lock:
             known = self._counts.pop(owner, None)
@@ -78,29 +80,28 @@ class StoreBounds:
                 self._counts.popitem(last=False)
 
     def _count(self, session: Session, owner: Owner) -> Amounts:
-        size_bytes = func.coalesce(func.sum(self._model.size_bytes), 0)
+        size_bytes = func.coalesce(func.sum(self._size), 0)
         query = select(func.count(), size_bytes).where(self._of(owner))
         found = session.execute(query).one()
         return int(found[0]), int(found[1])
 
     def _delete_oldest(
-        self, session: Session, owner: Owner, bounds: Amounts, rows: int, size_bytes: int
+        self, session: Session, owner: Owner, bounds: RowBounds, rows: int, size_bytes: int
     ) -> Amounts:
         """Delete the oldest rows down to the kept share; return what remains."""
         model = self._model
-        most_rows, most_bytes = (max(1, int(bound * KEPT_SHARE)) for bound in bounds)
-        query = select(model.id, model.size_bytes).where(self._of(owner))
-        if self._removable is not None:
-            query = query.where(self._removable)
-        gone: list[str] = []
-        for each in session.execute(query.order_by(self._order, model.id)):
+        most_rows = max(1, int(bounds.rows * KEPT_SHARE))
+        most_bytes = int(bounds.size_bytes * KEPT_SHARE)
+        query = select(model.app_id, model.id, self._size).where(self._of(owner), self._removable)
+        gone: list[tuple[str, str]] = []
+        for app_id, row_id, row_bytes in session.execute(query.order_by(self._order, model.id)):
             if rows <= most_rows and size_bytes <= most_bytes:
                 break
-            gone.append(each.id)
+            gone.append((app_id, row_id))
             rows -= 1
-            size_bytes -= each.size_bytes
+            size_bytes -= row_bytes
         for start in range(0, len(gone), 500):
-            chosen = model.id.in_(gone[start : start + 500])
+            chosen = tuple_(model.app_id, model.id).in_(gone[start : start + 500])
             session.execute(delete(model).where(self._of(owner), chosen))
         return rows, size_bytes
 
@@ -108,5 +109,5 @@ class StoreBounds:
         return and_(*map(operator.eq, (self._model.tenant_id, self._model.app_id), owner))
 
 
-def _exceeded(total: Amounts, bounds: Amounts) -> bool:
-    return total[0] > bounds[0] or total[1] > bounds[1]
+def _exceeded(total: Amounts, bounds: RowBounds) -> bool:
+    return total[0] > bounds.rows or total[1] > bounds.size_bytes
