@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fairserve.engine.wire.base import MalformedAnswerError
-from fairserve.engine.wire.chunk_output import has_output
 from fairserve.engine.wire.tasks import EMBEDDINGS, RERANK, WorkerPath
 from fairserve.engine.wire.tool_call_parts import ToolCallParts
 
@@ -40,8 +39,6 @@ class AnswerShape:
         self._tools: dict[int, ToolCallParts] = {}
         self._finished: dict[int, bool] = {}
         """Samples that have begun, and whether each has ended."""
-        self.has_output = False
-        """True once a chunk has carried output."""
 
     @property
     def is_complete(self) -> bool:
@@ -65,7 +62,6 @@ class AnswerShape:
                 self._finished[index] = True
                 if index in self._tools:
                     self._tools[index].end()
-            self.has_output = self.has_output or has_output(choice)
 
     def check_whole(self, answer: dict[str, Any]) -> None:
         """Check a whole answer and set its defaults in place. Raises MalformedAnswerError."""

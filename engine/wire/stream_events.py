@@ -11,11 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairserve.engine.wire.answer_shape import AnswerShape, as_chunk
-from fairserve.engine.wire.base import (
-    MalformedAnswerError,
-    WorkerRejectedError,
-    WorkerStreamError,
-)
+from fairserve.engine.wire.base import MalformedAnswerError, WorkerStreamError
 from fairserve.engine.wire.reported_error import error_object, reported
 from fairserve.engine.wire.worker_json import parse_object
 
@@ -74,7 +70,7 @@ class StreamEvents:
                 raise WorkerStreamError("it ended without a finish_reason")
             return None
         chunk = parse_object(event, "an event")
-        raise_reported(chunk, may_reject=not self._shape.has_output)
+        raise_reported(chunk)
         if self._is_object:
             self._shape.check_whole(chunk)
             return as_chunk(chunk)
@@ -82,19 +78,12 @@ class StreamEvents:
         return chunk
 
 
-def raise_reported(answer: dict[str, Any], *, may_reject: bool = True) -> None:
-    """Raise the error that a worker sent in place of an answer, if it is one.
-
-    ``may_reject`` is False once the worker has computed something: the request was not wrong.
-    """
+def raise_reported(answer: dict[str, Any]) -> None:
+    """Raise the error that a worker sent in place of an answer, if it is one."""
     wrapped = answer.get("error")
     if not wrapped and ("choices" in answer or not isinstance(answer.get("message"), str)):
         return
     error = error_object(answer)
     if error is None:
         raise MalformedAnswerError("it reported an error without a message")
-    failure = reported(error)
-    if isinstance(failure, WorkerRejectedError) and not may_reject:
-        message = str(error["message"])
-        raise WorkerStreamError(f"it reported: {message}", cause="failed", client_message=message)
-    raise failure
+    raise reported(error)

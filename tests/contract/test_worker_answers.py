@@ -58,9 +58,9 @@ def once(says="", status=502):
     return failed(says, status, attempts=1)
 
 
-def cut(text, *tools, says=""):
+def cut(text, *tools, says="", **more):
     """A stream that breaks off after its head was sent."""
-    return Expected(200, "error", text, tools, outcome="failed", says=says)
+    return Expected(200, "error", text, tools, outcome="failed", says=says, **more)
 
 
 # --- answers ------------------------------------------------------------------------------------------
@@ -423,7 +423,12 @@ STREAMS = [
         once("bad quota", 400),
     ),
     ("error-422", CHAT, [events(error("no", code=422))], once("no", 422)),
-    ("error-400-late", CHAT, [events(say("one"), error("no", code=400))], cut("one", says="no")),
+    (
+        "error-400-late",
+        CHAT,
+        [events(say("one"), error("no", code=400))],
+        cut("one", says="no", output_tokens=1),
+    ),
     ("error-key", CHAT, [events(error("our key", code="invalid_api_key"))], failed(status=503)),
     ("error-busy", CHAT, [events(error("later", code=429)), OK], retried("fine")),
     ("error-empty", CHAT, [events({"error": {}})], failed(status=503)),

@@ -163,8 +163,9 @@ class Placement:
         ``last`` the data plane can send the call to no other worker: there is always a rejection.
         """
         if failure.rejected is not None:
-            # The worker has computed nothing, also where its start was assumed.
-            await self.end("failed", Used(), error=failure.message)
+            # Before an output the worker has computed nothing, also where its start was assumed.
+            computed = used if used.ttft_s is not None else Used()
+            await self.end("failed", computed, error=failure.message)
             return Rejection(RejectedByWorkerError(failure.rejected))
         if (stop := self._stop.cancel) is not None:
             await self.end(stop.outcome, used, error=stop.reason)
