@@ -163,6 +163,18 @@ async def test_tokens_are_charged_on_arrival_and_settled_by_the_final_usage():
     assert charged == [1, 3, 3, 9, 9]
 
 
+@pytest.mark.parametrize("count", [11, 10**15, 2**63, 1e30, -5, "9", 4.0, True, None])
+async def test_an_unusable_usage_charges_its_chunk_only(count):
+    world = World()
+    opening = world.open("first")
+    await world.turn()
+    paid = world.scheduler.deficit("a")
+    world.server.streams[0].chunks = [text(count), *[text()] * 30]
+    stream = opening.result()
+    charged = [(paid - world.scheduler.deficit("a")) / 2 async for _ in stream]
+    assert (charged[0], charged[-1]) == (1, 10), "at most what the call may generate"
+
+
 async def test_a_requested_pause_is_honoured():
     world = World(concurrency=2)
     world.server.answers = [WorkerUnavailableError("later", pause_s=5.0)]

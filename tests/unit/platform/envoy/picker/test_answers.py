@@ -120,6 +120,19 @@ async def test_a_whole_answer_is_recorded_before_it_is_returned(placement):
     assert placement.reports[-2:] == [("completed", 3), "recorded"]
 
 
+async def test_an_answer_that_runs_on_is_cut(placement):
+    answer = StreamedAnswer(made(placement))
+    raw = sse(*["word "] * 200, tokens=1, finish=False, done=False)
+    body = await answer.feed(raw, end=False)
+    assert events(body)[-1]["error"]["code"] == "worker_failed"
+    assert b"[DONE]" not in body
+    assert placement.reports[-1] == ("failed", "failed", True)
+    whole_answer = WholeAnswer(made(placement, stream=False))
+    error = json.loads(await whole_answer.feed(whole("x" * 20_000), end=True))
+    assert error["error"]["code"] == "worker_failed"
+    assert placement.reports[-1] == ("failed", "failed", True)
+
+
 async def test_a_failed_answer_counts_against_the_worker(placement):
     call = made(placement)
     error = SimpleNamespace(cause="failed")
