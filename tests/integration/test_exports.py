@@ -334,7 +334,10 @@ def test_bytes_are_bounded_by_tenant_and_in_total(world, monkeypatch):
     world.make()
     assert "export_max_bytes" in world.read_export(rejected)["error"]
     world.set(export_max_bytes=size)
-    assert "0 are allowed now" in world.request_export(world.other["api_key"], status=429)["error"]["message"]
+    assert (
+        "0 are allowed now"
+        in world.request_export(world.other["api_key"], status=429)["error"]["message"]
+    )
 
 
 def test_the_audit_log_names_no_user(world):

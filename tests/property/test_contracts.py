@@ -224,7 +224,7 @@ def test_reserved_and_spent_amounts_are_separate():
 
 
 def test_users_beyond_the_bound_are_rejected_and_none_evicted(monkeypatch):
-    monkeypatch.setattr("fairserve.throttling.quotas.contracts.MAX_ACCOUNTS", 2)
+    monkeypatch.setattr("fairserve.throttling.quotas.contracts.MAX_ACCOUNTS", 4)
     contracts = Contracts()
     quota = Quota(max_budget=100, budget_duration="1h")
     for number, expected in enumerate(["", "", "contract_too_many_users"]):

@@ -13,7 +13,8 @@ later period then becomes the account of the present one, with its spending.
 
 Expected cost per call: a few dictionary look-ups for each of at most four holders, and at most 61
 steps if a rate rejects. Memory: one meter per holder active in the last minutes, one account per
-holder with spending in its period, at most ``MAX_ACCOUNTS``.
+holder with spending in its period, at most ``MAX_ACCOUNTS``, and of a tenant or an app half of what the
+others leave.
 
 Weakness: reservations for the maximum output reject calls that would have fitted; such rejections
 have the reason ``contract_budget_held`` and stop when calls end. What a period has spent is forgotten
@@ -22,7 +23,7 @@ when a later one begins, so a clock that returns from there begins the period an
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -121,6 +122,8 @@ class Contracts:
         self._meters: OrderedDict[Holder, _Meter] = OrderedDict()
         self._accounts: OrderedDict[Holder, _Account] = OrderedDict()
         """Both: the holder that a tick visited last is the last one."""
+        self._accounts_of: Counter[str] = Counter()
+        """Accounts by tenant or app; those without one have no entry."""
         self._calls: dict[str, _Held] = {}
         self._latest = 0.0
         """Latest arrival of any call since the clock went back last, in UTC epoch seconds."""
@@ -149,7 +152,7 @@ class Contracts:
         begin, end = period.bounds(self._calendar(claim.at))
         account = self._accounts.get(holder)
         scope = _SCOPES[holder[0]]
-        if account is None and len(self._accounts) >= MAX_ACCOUNTS:
+        if account is None and self._full(holder[1]):
             return Decision(False, "contract_too_many_users", scope, retry_after_s=end - claim.at)
         spent = held = 0
         if account is not None and account.begin >= begin:
@@ -273,17 +276,18 @@ class Contracts:
         return at if at < self._latest - LATE_S else max(at, self._latest)
 
     def _account(self, holder: Holder, quota: Quota) -> _Account | None:
-        """Return the account of the current period, created if needed; None at ``MAX_ACCOUNTS``."""
+        """Return the account of the current period, created if needed; None without a place for it."""
         period = quota.period
         if period is None:
             return None
         begin, end = period.bounds(self._latest)
         account = self._accounts.get(holder)
-        if account is None and len(self._accounts) >= MAX_ACCOUNTS:
+        if account is None and self._full(holder[1]):
             return None
         if account is not None and account.begin > begin:
             account.begin, account.end = begin, end  # the clock has gone back
         elif account is None or account.begin != begin or account.end != end:
+            self._accounts_of[holder[1]] += account is None
             account = self._accounts[holder] = _Account(begin, end)
         return account
 
@@ -307,11 +311,23 @@ class Contracts:
         The ledger reports their spending again. ``app_user`` means all users of the app: O(accounts).
         """
         if scope != "app_user" or user:
-            self._accounts.pop((scope, owner, user), None)
+            if (scope, owner, user) in self._accounts:
+                self._forget_account((scope, owner, user))
             return
         for holder in list(self._accounts):
             if holder[:2] == (scope, owner):
-                del self._accounts[holder]
+                self._forget_account(holder)
+
+    def _forget_account(self, holder: Holder) -> None:
+        del self._accounts[holder]
+        self._accounts_of[holder[1]] -= 1
+        if not self._accounts_of[holder[1]]:
+            del self._accounts_of[holder[1]]
+
+    def _full(self, owner: str) -> bool:
+        """Return whether a tenant or an app has its accounts: half of what the others leave."""
+        own = self._accounts_of[owner]
+        return own >= max(1, (MAX_ACCOUNTS - len(self._accounts) + own) // 2)
 
     def use(self, quotas: Sequence[tuple[Holder, Quota]], now_s: float, at: float) -> ContractUse:
         """Return the remaining limits for response headers."""
@@ -366,7 +382,7 @@ class Contracts:
         for _ in range(min(len(self._accounts), tick_share(len(self._accounts)))):
             holder, account = next(iter(self._accounts.items()))
             if account.end <= self._latest:
-                del self._accounts[holder]
+                self._forget_account(holder)
             else:
                 self._accounts.move_to_end(holder)
 
@@ -417,6 +433,7 @@ class Contracts:
             ((scope, owner, user), _Account(*amounts))
             for scope, owner, user, *amounts in state["accounts"]
         )
+        self._accounts_of = Counter(owner for _, owner, _ in self._accounts)
         self._calls = {}
         for call_id, holders, current, tokens, cost, at, age in state["calls"]:
             keys = tuple((scope, owner, user) for scope, owner, user in holders)
