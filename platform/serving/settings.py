@@ -87,7 +87,11 @@ class ServingSettings(RoomSettings):
         "server was stopped.",
     )
     program_max_live: int = Field(
-        1_000, ge=1, le=1_000_000, description="Active programs of all apps; more answer 503."
+        1_000,
+        ge=1,
+        le=1_000_000,
+        description="Active programs of all apps; more answer 503. One tenant may have max_tenant_share "
+        "of those that others leave; more answer 429.",
     )
     program_max_live_per_app: int = Field(
         200, ge=1, le=1_000_000, description="Active programs of one app; more answer 429."
@@ -97,7 +101,7 @@ class ServingSettings(RoomSettings):
         ge=1024 * 1024,
         le=1 << 40,
         description="Declarations and outputs of all active programs; at this size new ones answer "
-        "503.",
+        "503. One tenant may have max_tenant_share of what others leave; more answer 429.",
     )
     program_retention_days: float = Field(
         7.0,
@@ -184,7 +188,11 @@ class ServingSettings(RoomSettings):
         description="Seconds for which an Idempotency-Key is remembered.",
     )
     idempotency_max_entries: int = Field(
-        10_000, ge=1, le=10_000_000, description="Idempotency keys that are remembered at a time."
+        10_000,
+        ge=1,
+        le=10_000_000,
+        description="Idempotency keys that are remembered at a time; at the limit the tenant with most "
+        "loses its oldest.",
     )
     idempotency_max_bytes: int = Field(
         64 * 1024 * 1024,
@@ -232,7 +240,8 @@ class ServingSettings(RoomSettings):
         1_000,
         ge=1,
         le=1_000_000,
-        description="Responses of all apps that run in the background; more answer 503.",
+        description="Responses of all apps that run in the background; more answer 503. One tenant may "
+        "have max_tenant_share of those that others leave; more answer 429.",
     )
     response_max_background_per_app: int = Field(
         100,

@@ -1,6 +1,7 @@
 """Files and batches over a database and each kind of store, with calls that a test answers."""
 
 import asyncio
+import contextlib
 import json
 import random
 from collections import Counter
@@ -372,6 +373,23 @@ async def test_tenants_take_turns_for_the_places_of_running_batches(world):
         world.calls.released.set()
         for batch_id in greedy:
             await world.ended(batch_id)
+
+
+async def test_tenants_that_fill_the_space_leave_some(world):
+    crowd, last = "vwxy", "z"
+    for tenant in (*crowd, last):
+        add_apps(world.sessions, f"of-{tenant}", tenant=tenant)
+    options = FileOptions(max_bytes_per_tenant=250, max_bytes_in_all=1000)
+    files = Files(world.sessions, world.store, options, world.now)
+    held = Counter()
+    for tenant in crowd:
+        with contextlib.suppress(RateLimitedError):
+            for _ in range(100):
+                owner = Owner(tenant, f"of-{tenant}")
+                await asyncio.to_thread(files.reserve, owner, "batch", 10)
+                held[tenant] += 10
+    assert held["v"] == 250, "alone it has the bound of a tenant"
+    await asyncio.to_thread(files.reserve, Owner(last, f"of-{last}"), "batch", 50)
 
 
 @databases.ON_BOTH

@@ -377,7 +377,7 @@ NOT_SHARED = {
     "platform/fleet/prompt.py": "uses PromptThreads, which are listed",
     "platform/control/lifecycle.py": "uses Subscribers, which are listed",
     "platform/monitoring/activity_bucket.py": "figures for operators: the largest clients are named",
-    "platform/monitoring/call_metrics.py": "figures for operators: models of the fleet, reasons of the code",
+    "platform/monitoring/call_metrics.py": "figures for operators: models of the fleet, known reasons",
     "platform/monitoring/client_shares.py": "reads the fairness state of control",
     "platform/monitoring/history.py": "pages of operators only",
     "platform/reporting/exports/parts.py": "one export",
