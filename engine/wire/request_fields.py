@@ -263,6 +263,51 @@ def passed_on(path: str, kind: ServerKind, body: Mapping[str, Any]) -> dict[str,
     return passed
 
 
+_NESTED: Mapping[str, int] = {
+    "stream_options": 1,
+    "response_format": 2,
+    "structured_outputs": 1,
+    "chat_template_kwargs": 1,
+    "tools": 2,
+    "tool_choice": 2,
+}
+"""Levels of objects in a field whose nulls are left out. Deeper ones are schemas, whose nulls count."""
+
+
+def without_nulls(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body without the fields that are null, which count as absent.
+
+    The content of a message may be null. Any value may be passed; nothing is changed in place.
+    """
+    plain = {
+        name: _cleared(value, _NESTED[name]) if name in _NESTED else value
+        for name, value in body.items()
+        if value is not None
+    }
+    messages = plain.get("messages")
+    if isinstance(messages, list):
+        plain["messages"] = [
+            {
+                name: _cleared(value, 2) if name in ("content", "tool_calls") else value
+                for name, value in message.items()
+                if value is not None or name == "content"
+            }
+            if isinstance(message, dict)
+            else message
+            for message in messages
+        ]
+    return plain
+
+
+def _cleared(value: Any, levels: int) -> Any:
+    """Return a value whose objects, down to a level, have no field that is null."""
+    if isinstance(value, list):
+        return [_cleared(each, levels) for each in value]
+    if not isinstance(value, dict) or not levels:
+        return value
+    return {name: _cleared(each, levels - 1) for name, each in value.items() if each is not None}
+
+
 def _passed_on(
     rules: Mapping[str, FieldRule], kind: ServerKind, values: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -277,6 +322,8 @@ def _demands(
     rules: Mapping[str, FieldRule], values: Mapping[str, Any], where: str
 ) -> Iterator[FieldDemand]:
     for name, value in values.items():
+        if value is None:  # as good as absent, whatever the field is
+            continue
         rule = rules.get(name)
         field = where + name
         if rule is None:
@@ -289,7 +336,7 @@ def _demands(
         if rule.internal:
             text = f"{field} is not for clients to set; leave it out"
             raise RequestFieldError(field, text, "invalid_value")
-        if value is None or rule.described or rule.kinds == _EVERY or _is_neutral(rule, value):
+        if rule.described or rule.kinds == _EVERY or _is_neutral(rule, value):
             continue
         if not rule.kinds:
             allowed = "".join(f", {each!r}" for each in rule.neutral)
@@ -314,6 +361,8 @@ def _part_demands(parts: list[Any], where: str) -> Iterator[FieldDemand]:
             )
         kinds, fields = known
         for name in part.keys() - fields - {"type"}:
+            if part[name] is None:
+                continue
             raise RequestFieldError(
                 f"{field}.{name}",
                 f"{field}.{shown(name)} is unknown; allowed: type, {', '.join(fields)}",

@@ -93,12 +93,13 @@ class Declared(BaseModel):
     def _check_names(cls, plain: object) -> object:
         if not isinstance(plain, Mapping):
             raise invalid(f"must be an object, not {kind(plain)}")
-        for name in plain:
-            if name not in cls.model_fields:
+        for name, value in plain.items():
+            if name not in cls.model_fields and value is not None:
                 allowed = ", ".join(cls.model_fields)
                 raise invalid(f"is not known here; allowed: {allowed}", at=str(name))
         absent = [name for name, each in cls.model_fields.items() if each.is_required()]
-        return {**dict.fromkeys(absent), **plain}  # null is as good as absent
+        known = {name: value for name, value in plain.items() if name in cls.model_fields}
+        return {**dict.fromkeys(absent), **known}  # null is as good as absent
 
     @classmethod
     def read(cls, plain: object, path: str, context: object = None) -> Self:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from fairserve.platform.base.user_ids import normal_user_id
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS
@@ -52,6 +60,28 @@ class Strict(BaseModel):
     """Base of bodies and queries: unknown fields are rejected, errors do not repeat the input."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, value: Any) -> Any:
+        """Leave out nulls of fields that have a default and no null: they count as absent."""
+        if not isinstance(value, dict) or None not in value.values():
+            return value
+        return {
+            name: each
+            for name, each in value.items()
+            if each is not None or name not in _without_null(cls)
+        }
+
+
+@functools.cache
+def _without_null(body: type[BaseModel]) -> frozenset[str]:
+    """Return the optional fields of a body that cannot be null."""
+    return frozenset(
+        field.alias or name
+        for name, field in body.model_fields.items()
+        if not field.is_required() and type(None) not in get_args(field.annotation)
+    )
 
 
 class FieldError(ValueError):

@@ -24,6 +24,7 @@ from fairserve.platform.base.errors import (
     NotFoundError,
 )
 from fairserve.platform.base.request_facts import add_error
+from fairserve.platform.base.validation import true_problem
 from fairserve.platform.base.version import product_version
 from fairserve.platform.console.errors import error_page, is_console
 from fairserve.platform.console.router import router as console
@@ -155,19 +156,21 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 async def _answer_validation(request: Request, error: Exception) -> Response:
     """Answer a failed validation of body, query or path: the first problem, with its field."""
     assert isinstance(error, RequestValidationError)
-    problem = error.errors()[0]
-    # The first part is body, query or path. A JSON error has the position as the second.
-    field = ".".join(str(part) for part in problem["loc"][1:])
-    if problem["type"] == "json_invalid":
+    errors = error.errors()
+    if errors[0]["type"] == "json_invalid":
         return _answer(request, InvalidRequestError("the body is not JSON", code="malformed_json"))
-    text = str(problem["msg"]).removeprefix("Value error, ")
-    context = problem.get("ctx", {})
+    # The first part of a location is body, query or path.
+    inner = [{**each, "loc": each["loc"][1:]} for each in errors]
+    problem = true_problem(inner, error.body if errors[0]["loc"][0] == "body" else None)
+    field = ".".join(map(str, problem.path))
+    text = problem.text.removeprefix("Value error, ")
+    context = problem.context
     if isinstance(cause := context.get("error"), FieldError):
         param = f"{field}.{cause.field}" if field else cause.field
         return _answer(request, InvalidRequestError(text, param=param))
     if context.get("pattern") == NO_CONTROL_CHARACTERS:
         text = "control characters are not allowed"
-    code = "unknown_parameter" if problem["type"] == "extra_forbidden" else None
+    code = "unknown_parameter" if problem.kind == "extra_forbidden" else None
     message = f"{field}: {text}" if field else text
     return _answer(request, InvalidRequestError(message, param=field or None, code=code))
 

@@ -88,7 +88,8 @@ def parse(number: int, raw: bytes, endpoint: str) -> Line:
         raise LineError(number, "invalid_json_line", f"the line is not JSON: {error}") from error
     if not isinstance(plain, dict):
         raise LineError(number, "invalid_json_line", "the line must be a JSON object")
-    unknown = next(iter(plain.keys() - _FIELDS), None)
+    given = {name for name, value in plain.items() if value is not None}
+    unknown = next(iter(given - _FIELDS), None)
     if unknown is not None:
         text = f"unknown field; allowed: {', '.join(sorted(_FIELDS))}"
         raise LineError(number, "unknown_parameter", text, str(unknown)[:MAX_CUSTOM_ID_CHARS])

@@ -15,7 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerRequest
-from fairserve.engine.wire.request_fields import RequestFieldError, demands
+from fairserve.engine.wire.request_fields import RequestFieldError, demands, without_nulls
 from fairserve.engine.wire.tasks import EMBEDDINGS, RERANK, CompletionPath, WorkerPath
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.errors import InvalidRequestError
@@ -28,6 +28,7 @@ from fairserve.platform.serving.completions.schemas import (
     TextBody,
     invalid,
 )
+from fairserve.platform.serving.completions.tools import check_tool_types
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.end_user import user_in_body
 from fairserve.platform.serving.decision.request import AnyReader, CallRequest, DeclaredWork
@@ -68,7 +69,7 @@ class CompletionRequest:
 
     path: CompletionPath
     plain: dict[str, Any]
-    """The fields as they were sent."""
+    """The fields as they were sent, without those that are null."""
     body: CompletionBody
 
     def call_request(
@@ -134,7 +135,7 @@ class CompletionRequest:
         if isinstance(self.body, ChatBody):
             return await reader.chat(
                 self.plain["messages"],
-                self.body.tools,
+                self.plain.get("tools"),
                 tenant=tenant,
                 max_tokens=max_tokens,
                 options=self.body.prompt_options,
@@ -209,11 +210,13 @@ async def read_request(
 def read_fields(path: CompletionPath, plain: dict[str, Any]) -> CompletionRequest:
     """Check the fields of a request. Raises InvalidRequestError naming the first that is wrong."""
     kind = ChatBody if path == CHAT else TextBody
+    plain = without_nulls(plain)
+    check_tool_types(plain.get("tools"))
     try:
         body = kind.model_validate(plain)
         body.demands.extend(demands(path, plain))
     except ValidationError as error:
-        raise invalid(error) from error
+        raise invalid(error, plain) from error
     except RequestFieldError as error:
         raise InvalidRequestError(str(error), param=error.field, code=error.code) from error
     return CompletionRequest(path, plain, body)

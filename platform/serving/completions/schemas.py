@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -24,7 +23,16 @@ from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT, PromptOptions
 from fairserve.engine.wire.request_fields import FieldDemand
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.user_ids import normal_user_id
-from fairserve.platform.serving.completions.output_schema import schema_problem
+from fairserve.platform.base.validation import true_problem
+from fairserve.platform.serving.body_part import BodyPart
+from fairserve.platform.serving.completions.media import media_problem
+from fairserve.platform.serving.completions.output_schema import Schema
+from fairserve.platform.serving.completions.tools import (
+    MAX_TOOLS,
+    ChatTool,
+    ChatToolCall,
+    ChatToolChoice,
+)
 
 MAX_SAMPLES = 128
 MAX_METADATA_KEYS = 16
@@ -35,10 +43,8 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 1_000
 MAX_LISTED_TOKENS = 1_024
 MAX_BAD_WORDS = 128
-MAX_TOOLS = 128
 MAX_CHOICES = 1_000
 MAX_CHOICE_CHARS = 1_000
-MEDIA_PARTS = ("image_url", "video_url", "audio_url")
 
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS_LIMIT)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -49,10 +55,8 @@ Choice = Annotated[str, Field(min_length=1, max_length=MAX_CHOICE_CHARS)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(BodyPart):
     """``stream_options``; a field that no worker honours is rejected."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -60,42 +64,34 @@ class StreamOptions(BaseModel):
     """vLLM's: the running usage in every chunk; no effect without ``include_usage``."""
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(BodyPart):
     """Checks vLLM's ``structured_outputs``. What could block a worker is rejected: regular
     expressions and grammars of the client's.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    json_: dict[str, Any] | None = Field(None, alias="json")
+    json_: Schema | None = Field(None, alias="json")
     json_object: bool | None = None
     choice: Annotated[list[Choice], Field(min_length=1, max_length=MAX_CHOICES)] | None = None
 
 
-class TemplateOptions(BaseModel):
+class TemplateOptions(BodyPart):
     """Checks ``chat_template_kwargs``: only the options of common templates that switch thinking."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     enable_thinking: bool | None = None
     thinking: bool | None = None
 
 
-class JsonSchema(BaseModel):
+class JsonSchema(BodyPart):
     """Checks ``response_format.json_schema``."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     name: str | None = None
     description: str | None = None
     strict: bool | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: Schema | None = Field(None, alias="schema")
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(BodyPart):
     """Checks ``response_format``."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -106,12 +102,10 @@ def _user(text: str) -> str:
     return normal_user_id(text) if text else text
 
 
-class SamplingFields(BaseModel):
+class SamplingFields(BodyPart):
     """Fields that choose the tokens and the text of the output, most of them vLLM's. Each protocol that
     chat calls answer may have them.
     """
-
-    model_config = ConfigDict(strict=True)
 
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
@@ -164,21 +158,12 @@ class CompletionBody(SamplingFields):
     def _check_together(self) -> CompletionBody:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options|needs stream to be true")
-        if self.response_format is not None:
-            self._check_schema_of(self.response_format)
-        wanted = self.structured_outputs
-        if wanted is not None and (problem := schema_problem(wanted.json_)):
-            raise ValueError(f"structured_outputs.json|{problem}")
-        return self
-
-    @staticmethod
-    def _check_schema_of(wanted: ResponseFormat) -> None:
-        inner = wanted.json_schema
-        if (inner is not None) != (wanted.type == "json_schema"):
+        wanted = self.response_format
+        inner = None if wanted is None else wanted.json_schema
+        if wanted is not None and (inner is not None) != (wanted.type == "json_schema"):
             needs = "is needed with" if inner is None else "is only for"
             raise ValueError(f"response_format.json_schema|{needs} type json_schema")
-        if inner is not None and (problem := schema_problem(inner.schema_)):
-            raise ValueError(f"response_format.json_schema.schema|{problem}")
+        return self
 
     @property
     def demands(self) -> list[FieldDemand]:
@@ -215,13 +200,14 @@ class CompletionBody(SamplingFields):
         )
 
 
-class Message(BaseModel):
+class Message(BodyPart):
     """A chat message; what a role needs besides is the chat template's and the worker's matter."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
     role: NonEmpty
     content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[ChatToolCall] | None = None
 
 
 class ChatBody(CompletionBody):
@@ -229,8 +215,8 @@ class ChatBody(CompletionBody):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Choice | ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
     verbosity: Effort | None = None
@@ -269,26 +255,13 @@ class ChatBody(CompletionBody):
         return PromptOptions(complete, final, special, template)
 
     @model_validator(mode="after")
-    def _check_tools(self) -> ChatBody:
-        for number, tool in enumerate(self.tools or ()):
-            function = tool.get("function")
-            parameters = function.get("parameters") if isinstance(function, dict) else None
-            if problem := schema_problem(parameters):
-                raise ValueError(f"tools[{number}].function.parameters|{problem}")
-        return self
-
-    @model_validator(mode="after")
     def _check_media(self) -> ChatBody:
         """Reject addresses: workers would fetch them, in a network that clients must not reach."""
         for number, message in enumerate(self.messages):
             parts = message.content if isinstance(message.content, list) else ()
             for index, part in enumerate(parts):
-                for name in MEDIA_PARTS:
-                    media = part.get(name)
-                    url = media.get("url") if isinstance(media, dict) else media
-                    if media is not None and not (isinstance(url, str) and url[:5] == "data:"):
-                        where = f"messages[{number}].content[{index}].{name}"
-                        raise ValueError(f"{where}|must have a data: URL; workers fetch nothing")
+                if problem := media_problem(part):
+                    raise ValueError(f"messages[{number}].content[{index}].{problem}")
         return self
 
     @property
@@ -335,35 +308,24 @@ class TextBody(CompletionBody):
         return first
 
 
-def invalid(error: ValidationError, tags: Collection[str] = frozenset()) -> InvalidRequestError:
+def invalid(
+    error: ValidationError, body: Any, tags: Collection[str] = frozenset()
+) -> InvalidRequestError:
     """The first problem of a body, naming its field as a client writes it: ``messages[0].role``.
 
     ``tags`` are the values that distinguish the members of a list, such as the types of blocks.
     """
-    problem = error.errors(include_url=False)[0]
-    kind, text = problem["type"], problem["msg"]
-    if kind == "value_error":
+    problem = true_problem(error.errors(include_url=False), body, tags)
+    param, text = problem.field, problem.text
+    if problem.kind == "value_error":
         text = text.removeprefix("Value error, ")
-        param, bar, rest = text.partition("|")
+        named, bar, rest = text.partition("|")
         if bar:
-            return InvalidRequestError(f"{param}: {rest}", param=param)
-    location: list[str | int] = []
-    before: str | int | None = None
-    for part in problem["loc"]:
-        index, before = isinstance(before, int), part
-        if index and part in tags:
-            continue
-        # Pydantic adds the names of union members ("constrained-str", "list[...]"): not fields.
-        if isinstance(part, str) and location and not part.isidentifier():
-            continue
-        if isinstance(part, str) and part in ("str", "int", "float", "bool", "dict", "list"):
-            continue
-        location.append(part)
-    param = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in location).lstrip(".")
-    code = "missing_required_parameter" if kind == "missing" else None
-    if kind == "extra_forbidden":
+            return InvalidRequestError(f"{named}: {rest}", param=named)
+    code = "missing_required_parameter" if problem.kind == "missing" else None
+    if problem.kind == "extra_forbidden":
         code = "unknown_parameter"
-    value = problem["input"]
+    value = problem.value
     # A number explains the error; any other value may be long or confidential.
     given = f" is {value}" if isinstance(value, int | float) and param else ""
     return InvalidRequestError(f"{param}{given}: {text}", param=param or None, code=code)

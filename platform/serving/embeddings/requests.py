@@ -15,7 +15,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerRequest
-from fairserve.engine.wire.request_fields import FieldDemand, RequestFieldError, demands
+from fairserve.engine.wire.request_fields import (
+    FieldDemand,
+    RequestFieldError,
+    demands,
+    without_nulls,
+)
 from fairserve.engine.wire.tasks import EMBEDDINGS, TASK_OF_PATH, PoolingPath
 from fairserve.interactions.call import NO_TOKENS
 from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
@@ -41,7 +46,7 @@ class PoolingRequest:
 
     path: PoolingPath
     plain: dict[str, Any]
-    """The fields as they were sent."""
+    """The fields as they were sent, without those that are null."""
     body: EmbeddingBody | RerankBody
     demands: Sequence[FieldDemand]
 
@@ -161,10 +166,11 @@ class PoolingCall(CompletionCall):
 def read_fields(path: PoolingPath, plain: dict[str, Any]) -> PoolingRequest:
     """Check the fields of a request. Raises InvalidRequestError naming the first that is wrong."""
     kind = EmbeddingBody if path == EMBEDDINGS else RerankBody
+    plain = without_nulls(plain)
     try:
         return PoolingRequest(path, plain, kind.model_validate(plain), demands(path, plain))
     except ValidationError as error:
-        raise invalid(error) from error
+        raise invalid(error, plain) from error
     except RequestFieldError as error:
         raise InvalidRequestError(str(error), param=error.field, code=error.code) from error
 

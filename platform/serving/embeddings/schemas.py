@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from fairserve.platform.base.user_ids import normal_user_id
+from fairserve.platform.serving.body_part import BodyPart
 
 MAX_INPUTS = 2048
 """Inputs or documents of one call, as at OpenAI."""
@@ -29,7 +30,7 @@ def _user(text: str) -> str:
     return normal_user_id(text) if text else text
 
 
-class PoolingBody(BaseModel):
+class PoolingBody(BodyPart):
     """The fields that both kinds of requests share."""
 
     model_config = ConfigDict(strict=True, extra="ignore")

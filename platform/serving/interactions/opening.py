@@ -16,6 +16,7 @@ from fairserve.interactions.programs.declared import ProgramIn
 from fairserve.interactions.programs.program import Program, ProgramLimits
 from fairserve.interactions.tracking.identity import IdentityError, checked_id
 from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.serving.body_part import without_nulls
 from fairserve.platform.serving.completions.schemas import invalid
 from fairserve.platform.serving.interactions.schemas import InteractionCreate
 from fairserve.platform.serving.off_loop import off_loop
@@ -46,11 +47,12 @@ def _read(raw: bytes, limits: ProgramLimits) -> Opening:
         plain = {}
     if not isinstance(plain, dict):
         raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
+    plain = without_nulls(plain)
     declaration = {name: plain.pop(name) for name in ProgramIn.model_fields if name in plain}
     try:
         run = InteractionCreate.model_validate(plain)
     except ValidationError as error:
-        raise invalid(error) from error
+        raise invalid(error, plain) from error
     for name in ("id", "sink"):
         value = getattr(run, name)
         if value is not None:

@@ -19,6 +19,7 @@ from fairserve.platform.serving.completions.requests import (
     read_fields,
     read_object,
 )
+from fairserve.platform.serving.completions.tools import check_tool_types
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.messages.errors import PATHS
@@ -101,10 +102,12 @@ def _too_many_counts(which: str) -> RateLimitedError:
 
 def _read(kind: type[Body], raw: bytes, check_size: CheckSize) -> tuple[Body, CompletionRequest]:
     """Return a body and its chat call. Raises a FairServeError with the client's names of fields."""
+    plain = read_object(raw, check_size)
+    check_tool_types(plain.get("tools"), "custom")
     try:
-        body = kind.model_validate(read_object(raw, check_size))
+        body = kind.model_validate(plain)
     except ValidationError as error:
-        raise wrong(error) from error
+        raise wrong(error, plain) from error
     fields = chat_fields(body)
     try:
         request = read_fields(CHAT, fields.plain)

@@ -8,30 +8,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fairserve.engine.wire.request_fields import shown
 from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.serving.body_part import BodyPart
+from fairserve.platform.serving.completions.output_schema import Schema
 from fairserve.platform.serving.completions.schemas import (
     MAX_STOPS,
-    MAX_TOOLS,
     MAX_TOP_K,
     NonEmpty,
     StopString,
     Tokens,
     invalid,
 )
+from fairserve.platform.serving.completions.tools import MAX_TOOLS, FunctionName
 
 MIN_THINKING_TOKENS = 1_024
 
 
-class _Strict(BaseModel):
-    """A part of a request, without unknown fields and without conversions."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class _Cacheable(_Strict):
+class _Cacheable(BodyPart):
     """A part that may be marked for caching. The mark has no effect: every prefix is cached."""
 
     cache_control: dict[str, Any] | None = None
@@ -45,7 +41,7 @@ class TextBlock(_Cacheable):
     citations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-class ImageSource(_Strict):
+class ImageSource(BodyPart):
     """The bytes of an image. Addresses and files are rejected: workers fetch nothing."""
 
     type: Literal["base64"]
@@ -60,7 +56,7 @@ class ImageBlock(_Cacheable):
     source: ImageSource
 
 
-class Caller(_Strict):
+class Caller(BodyPart):
     """The caller of a tool: the model itself."""
 
     type: Literal["direct"]
@@ -77,7 +73,7 @@ class ToolUseBlock(_Cacheable):
     toolset_name: None = None
 
 
-class ThinkingBlock(_Strict):
+class ThinkingBlock(BodyPart):
     """The thinking of an earlier answer."""
 
     type: Literal["thinking"]
@@ -85,7 +81,7 @@ class ThinkingBlock(_Strict):
     signature: str
 
 
-class RedactedThinkingBlock(_Strict):
+class RedactedThinkingBlock(BodyPart):
     """Encrypted thinking of an earlier answer, which no worker can read."""
 
     type: Literal["redacted_thinking"]
@@ -105,7 +101,7 @@ class ToolResultBlock(_Cacheable):
     content: Annotated[
         list[Annotated[TextBlock | ImageBlock, Field(discriminator="type")]],
         BeforeValidator(_as_blocks),
-    ] = []
+    ] = Field(default_factory=list)
     is_error: bool | None = None
     toolset_name: None = None
 
@@ -126,7 +122,7 @@ BLOCKS_OF: dict[str, dict[str, type[Block]]] = {
 """Blocks that the messages of each role may have, by type."""
 
 
-class Message(_Strict):
+class Message(BodyPart):
     """One turn, or instructions of the app in between."""
 
     role: Literal["user", "assistant", "system"]
@@ -141,9 +137,9 @@ class Tool(_Cacheable):
     """A tool of the client's. Tools that Anthropic's servers run have other types."""
 
     type: Literal["custom"] | None = None
-    name: NonEmpty
+    name: FunctionName
     description: str | None = None
-    input_schema: dict[str, Any]
+    input_schema: Schema
     strict: bool | None = None
     eager_input_streaming: bool | None = None
     """No effect: arguments are streamed as the worker generates them."""
@@ -152,7 +148,7 @@ class Tool(_Cacheable):
     input_examples: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-class ToolChoice(_Strict):
+class ToolChoice(BodyPart):
     """The tools that the model may or must use."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -160,7 +156,7 @@ class ToolChoice(_Strict):
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(_Strict):
+class Thinking(BodyPart):
     """The model's thinking before its answer."""
 
     type: Literal["enabled", "disabled", "adaptive"]
@@ -168,21 +164,21 @@ class Thinking(_Strict):
     display: Literal["summarized", "omitted"] | None = None
 
 
-class OutputFormat(_Strict):
+class OutputFormat(BodyPart):
     """A JSON schema for the answer."""
 
     type: Literal["json_schema"]
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: Schema = Field(alias="schema")
 
 
-class OutputConfig(_Strict):
+class OutputConfig(BodyPart):
     """Effort and format of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
 
 
-class Metadata(_Strict):
+class Metadata(BodyPart):
     """Facts about the request."""
 
     user_id: str | None = None
@@ -262,11 +258,11 @@ class MessageBody(CountBody):
         return self
 
 
-def wrong(error: ValidationError) -> InvalidRequestError:
+def wrong(error: ValidationError, body: Any) -> InvalidRequestError:
     """Return the first problem of a body, naming its field as a client writes it."""
     problem = error.errors(include_url=False)[0]
     if problem["type"] != "union_tag_invalid":
-        return invalid(error, tags=_TAGS)
+        return invalid(error, body, tags=_TAGS)
     where = "".join(
         f"[{p}]" if isinstance(p, int) else f".{p}" for p in problem["loc"] if p not in _TAGS
     )

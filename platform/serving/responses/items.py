@@ -16,8 +16,9 @@ from pydantic import Field, ValidationError
 from fairserve.engine.wire.request_fields import shown
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.db.base import new_id
+from fairserve.platform.serving.body_part import BodyPart
 from fairserve.platform.serving.completions.schemas import NonEmpty, invalid
-from fairserve.platform.serving.responses.schemas import BodyPart, Reference
+from fairserve.platform.serving.responses.schemas import Reference
 
 Item = dict[str, Any]
 
@@ -189,7 +190,7 @@ def _checked(known: dict[str, type[BodyPart]], kind: Any, value: Item, where: st
             field = f"{where}.image_url"
             text = f"{field}: must be a data: URL; workers fetch nothing"
             raise InvalidRequestError(text, param=field) from error
-        problem = invalid(error)
+        problem = invalid(error, value)
         field = f"{where}.{problem.param}" if problem.param else where
         raise InvalidRequestError(
             f"{where}.{problem.message}", param=field, code=problem.code

@@ -10,19 +10,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.user_ids import normal_user_id
-from fairserve.platform.serving.completions.output_schema import schema_problem
+from fairserve.platform.serving.body_part import BodyPart
+from fairserve.platform.serving.completions.output_schema import Schema
 from fairserve.platform.serving.completions.schemas import (
     MAX_METADATA_KEYS,
-    MAX_TOOLS,
     Effort,
     NonEmpty,
     SamplingFields,
     Tokens,
     invalid,
+)
+from fairserve.platform.serving.completions.tools import (
+    MAX_TOOLS,
+    FunctionName,
+    check_tool_types,
 )
 
 MAX_METADATA_CHARS = 512
@@ -41,19 +46,13 @@ Reference = Annotated[str, Field(min_length=1, max_length=MAX_REFERENCE_CHARS)]
 Label = Annotated[str, Field(max_length=1_000)]
 
 
-class BodyPart(BaseModel):
-    """Base of all objects in a body: unknown fields are rejected."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
 class FunctionTool(BodyPart):
     """A function that the model may call. No other kind of tool is supported."""
 
     type: Literal["function"]
-    name: Annotated[str, Field(min_length=1, max_length=128)]
+    name: FunctionName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Schema | None = None
     strict: bool | None = None
 
 
@@ -71,7 +70,7 @@ class TextFormat(BodyPart):
     name: str | None = None
     description: str | None = None
     strict: bool | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: Schema | None = Field(None, alias="schema")
 
 
 class Text(BodyPart):
@@ -149,18 +148,13 @@ class ResponseBody(SamplingFields, BodyPart):
         return self
 
     @model_validator(mode="after")
-    def _check_schemas(self) -> ResponseBody:
-        for number, tool in enumerate(self.tools or ()):
-            if problem := schema_problem(tool.parameters):
-                raise ValueError(f"tools[{number}].parameters|{problem}")
+    def _check_format(self) -> ResponseBody:
         wanted = self.text.format if self.text is not None else None
         if wanted is not None:
             schema, named = wanted.schema_, wanted.type == "json_schema"
             if (schema is not None) != named:
                 needs = "is needed with" if named else "is only for"
                 raise ValueError(f"text.format.schema|{needs} type json_schema")
-            if problem := schema_problem(schema):
-                raise ValueError(f"text.format.schema|{problem}")
         return self
 
     @property
@@ -181,19 +175,8 @@ def read_body(plain: dict[str, Any]) -> ResponseBody:
     input_ = plain.get("input")
     if "input" in plain and not isinstance(input_, str | list):
         raise InvalidRequestError("input must be a text or a list of items", param="input")
-    for number, tool in enumerate(_listed(plain.get("tools"))):
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if kind != "function":
-            raise InvalidRequestError(
-                f"tools[{number}].type: the workers have no built-in tools; allowed: function",
-                param=f"tools[{number}].type",
-                code="unsupported_parameter",
-            )
+    check_tool_types(plain.get("tools"))
     try:
         return ResponseBody.model_validate(plain)
     except ValidationError as error:
-        raise invalid(error) from error
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+        raise invalid(error, plain) from error

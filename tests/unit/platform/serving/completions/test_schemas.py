@@ -27,7 +27,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 def test_the_field_and_its_value_are_named(change, param, message):
     with pytest.raises(ValidationError) as caught:
         ChatBody.model_validate(CHAT | change)
-    error = invalid(caught.value)
+    error = invalid(caught.value, CHAT | change)
     assert error.param == param
     assert error.message.startswith(param)
     assert message in error.message

@@ -1,0 +1,26 @@
+"""Base of the objects in the bodies of calls: strict, and null stands for an absent field.
+
+Clients write every optional field, many of them as null, also fields that this server does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+class BodyPart(BaseModel):
+    """An object without unknown fields and without conversions."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, value: Any) -> Any:
+        return without_nulls(value) if isinstance(value, dict) else value
+
+
+def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not null."""
+    return {name: value for name, value in fields.items() if value is not None}
