@@ -279,33 +279,39 @@ def without_nulls(body: Mapping[str, Any]) -> dict[str, Any]:
 
     The content of a message may be null. Any value may be passed; nothing is changed in place.
     """
-    plain = {
-        name: _cleared(value, _NESTED[name]) if name in _NESTED else value
-        for name, value in body.items()
-        if value is not None
-    }
+    plain = {name: value for name, value in body.items() if value is not None}
+    for name in _NESTED.keys() & plain.keys():
+        plain[name] = _cleared(plain[name], _NESTED[name])
     messages = plain.get("messages")
     if isinstance(messages, list):
-        plain["messages"] = [
-            {
-                name: _cleared(value, 2) if name in ("content", "tool_calls") else value
-                for name, value in message.items()
-                if value is not None or name == "content"
-            }
-            if isinstance(message, dict)
-            else message
-            for message in messages
-        ]
+        plain["messages"] = [_cleared_message(message) for message in messages]
     return plain
+
+
+def _cleared_message(message: Any) -> Any:
+    if not isinstance(message, dict):
+        return message
+    if None in message.values():
+        message = {k: v for k, v in message.items() if v is not None or k == "content"}
+    for name in ("content", "tool_calls"):
+        if isinstance(parts := message.get(name), list):
+            message = {**message, name: _cleared(parts, 2)}
+    return message
 
 
 def _cleared(value: Any, levels: int) -> Any:
     """Return a value whose objects, down to a level, have no field that is null."""
     if isinstance(value, list):
         return [_cleared(each, levels) for each in value]
-    if not isinstance(value, dict) or not levels:
+    if not isinstance(value, dict):
         return value
-    return {name: _cleared(each, levels - 1) for name, each in value.items() if each is not None}
+    if levels == 1:
+        return {name: each for name, each in value.items() if each is not None}
+    return {
+        name: _cleared(each, levels - 1) if isinstance(each, dict) else each
+        for name, each in value.items()
+        if each is not None
+    }
 
 
 def _passed_on(

@@ -24,7 +24,7 @@ from fairserve.engine.wire.request_fields import FieldDemand
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.user_ids import normal_user_id
 from fairserve.platform.base.validation import true_problem
-from fairserve.platform.serving.body_part import BodyPart
+from fairserve.platform.serving.body_part import BodyPart, StrictPart
 from fairserve.platform.serving.completions.media import media_problem
 from fairserve.platform.serving.completions.output_schema import Schema
 from fairserve.platform.serving.completions.tools import (
@@ -55,7 +55,7 @@ Choice = Annotated[str, Field(min_length=1, max_length=MAX_CHOICE_CHARS)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class StreamOptions(BodyPart):
+class StreamOptions(StrictPart):
     """``stream_options``; a field that no worker honours is rejected."""
 
     include_usage: bool | None = None
@@ -74,14 +74,14 @@ class StructuredOutputs(BodyPart):
     choice: Annotated[list[Choice], Field(min_length=1, max_length=MAX_CHOICES)] | None = None
 
 
-class TemplateOptions(BodyPart):
+class TemplateOptions(StrictPart):
     """Checks ``chat_template_kwargs``: only the options of common templates that switch thinking."""
 
     enable_thinking: bool | None = None
     thinking: bool | None = None
 
 
-class JsonSchema(BodyPart):
+class JsonSchema(StrictPart):
     """Checks ``response_format.json_schema``."""
 
     name: str | None = None
@@ -90,7 +90,7 @@ class JsonSchema(BodyPart):
     schema_: Schema | None = Field(None, alias="schema")
 
 
-class ResponseFormat(BodyPart):
+class ResponseFormat(StrictPart):
     """Checks ``response_format``."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -102,7 +102,7 @@ def _user(text: str) -> str:
     return normal_user_id(text) if text else text
 
 
-class SamplingFields(BodyPart):
+class SamplingFields(StrictPart):
     """Fields that choose the tokens and the text of the output, most of them vLLM's. Each protocol that
     chat calls answer may have them.
     """
@@ -200,7 +200,7 @@ class CompletionBody(SamplingFields):
         )
 
 
-class Message(BodyPart):
+class Message(StrictPart):
     """A chat message; what a role needs besides is the chat template's and the worker's matter."""
 
     model_config = ConfigDict(strict=True, extra="ignore")

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from fairserve.engine.wire.request_fields import shown
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.body_part import BodyPart
+from fairserve.platform.serving.body_part import StrictPart
 from fairserve.platform.serving.completions.output_schema import Schema
 
 MAX_TOOLS = 128
@@ -21,7 +21,7 @@ MAX_NAME_CHARS = 128
 FunctionName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 
 
-class ChatFunction(BodyPart):
+class ChatFunction(StrictPart):
     """A function that the model may call."""
 
     name: FunctionName
@@ -30,34 +30,34 @@ class ChatFunction(BodyPart):
     strict: bool | None = None
 
 
-class ChatTool(BodyPart):
+class ChatTool(StrictPart):
     """A tool of a chat call."""
 
     type: Literal["function"]
     function: ChatFunction
 
 
-class ChosenFunction(BodyPart):
+class ChosenFunction(StrictPart):
     """The name of a function."""
 
     name: FunctionName
 
 
-class ChatToolChoice(BodyPart):
+class ChatToolChoice(StrictPart):
     """The function that the model must call."""
 
     type: Literal["function"]
     function: ChosenFunction
 
 
-class CalledFunction(BodyPart):
+class CalledFunction(StrictPart):
     """A function that the model has called, with its arguments as JSON."""
 
     name: str
     arguments: str
 
 
-class ChatToolCall(BodyPart):
+class ChatToolCall(StrictPart):
     """A call of a function in an earlier answer."""
 
     id: str | None = None

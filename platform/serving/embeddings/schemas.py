@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from fairserve.platform.base.user_ids import normal_user_id
-from fairserve.platform.serving.body_part import BodyPart
+from fairserve.platform.serving.body_part import StrictPart
 
 MAX_INPUTS = 2048
 """Inputs or documents of one call, as at OpenAI."""
@@ -30,7 +30,7 @@ def _user(text: str) -> str:
     return normal_user_id(text) if text else text
 
 
-class PoolingBody(BodyPart):
+class PoolingBody(StrictPart):
     """The fields that both kinds of requests share."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
