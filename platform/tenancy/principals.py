@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from fairserve.platform.base.bulkhead import work_for
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.tenancy.auth import (
     Authenticator,
@@ -23,21 +24,29 @@ from fairserve.platform.tenancy.roles import needed_role, require_role
 async def authenticated(request: Request) -> Principal:
     """Return the principal of the request's key (:func:`key_of`), of any scope and role.
 
-    The server calls it before it reads the body (:mod:`fairserve.platform.server.http.intake`). The
-    answer holds for the whole request, whether it is a principal or an error.
+    From then on the request's work in threads is that of its tenant. The server calls it before it reads
+    the body (:mod:`fairserve.platform.server.http.intake`). The answer holds for the whole request,
+    whether it is a principal or an error.
     """
     known: Principal | None = getattr(request.state, "principal", None)
     if known is not None:
         return known
     raise_if_rejected(request)
     authenticator: Authenticator = request.app.state.authenticator
+    work_for(address_of(request))
     try:
         principal = await authenticator.authenticate(key_of(request.headers))
     except FairServeError as error:
         request.state.key_error = error
         raise
     request.state.principal = principal
+    work_for(principal.sharer)
     return principal
+
+
+def address_of(request: Request) -> str:
+    """Return the owner of the work for a client that is not known yet: its address."""
+    return f"address {request.client.host}" if request.client is not None else ""
 
 
 def raise_if_rejected(request: Request) -> None:

@@ -25,13 +25,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairserve.platform.base.bulkhead import as_management
+from fairserve.platform.base.bulkhead import as_management, work_for
 from fairserve.platform.base.errors import FairServeError, RateLimitedError
 from fairserve.platform.base.turns import Turns
 from fairserve.platform.console.errors import is_console
 from fairserve.platform.console.guard import COOKIE, signed_in
 from fairserve.platform.server.http.intake import CALL_PATHS, UPLOADS
-from fairserve.platform.tenancy.principals import authenticated
+from fairserve.platform.tenancy.principals import address_of, authenticated
 
 PLACES = 12
 """Requests that run at a time."""
@@ -164,10 +164,14 @@ async def _asker(request: Request) -> Asker | None:
         if COOKIE not in request.cookies:
             return None
         viewer = None
+        work_for(address_of(request))
         # Without a database the page itself answers so.
         with as_management(), contextlib.suppress(SQLAlchemyError):
             viewer = await asyncio.to_thread(signed_in, request)
-        return None if viewer is None else Asker(viewer.principal.sharer, viewer.session_id)
+        if viewer is None:
+            return None
+        work_for(viewer.principal.sharer)
+        return Asker(viewer.principal.sharer, viewer.session_id)
     try:
         principal = await authenticated(request)
     except FairServeError:

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from fairserve.platform.base.bulkhead import work_for
 from fairserve.platform.base.errors import (
     ConflictError,
     InvalidRequestError,
@@ -278,6 +279,7 @@ class Batches:
         return True
 
     async def _work(self, execution: Execution) -> None:
+        work_for(execution.batch.tenant_id)
         try:
             await execution.work()
         except Exception:

@@ -23,6 +23,7 @@ from fairserve.interactions.programs.program_run import ProgramRun
 from fairserve.interactions.programs.program_task import call_name
 from fairserve.interactions.tracking.identity import core_call_id, core_run_id
 from fairserve.interactions.tracking.run import RestoredCall, RestoredRun
+from fairserve.platform.base.bulkhead import work_for
 from fairserve.platform.base.errors import (
     ConflictError,
     FairServeError,
@@ -307,6 +308,7 @@ class Programs:
         live = self._live[key] = _Live(execution, size_bytes)
 
         async def work() -> None:
+            work_for(key.tenant)
             try:
                 await execution.work()
             except Exception:
