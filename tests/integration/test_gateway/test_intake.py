@@ -266,15 +266,17 @@ def holding(tight, scripted):
 
 
 def test_bodies_of_calls_in_progress_have_a_budget_and_each_tenant_a_share(tight, holding):
-    others = [new_tenant(tight, name) for name in ("second", "third")]
+    others = [new_tenant(tight, name) for name in ("second", "third", "last")]
     first = [holding(tight.app_key) for _ in range(2)]
     status, error = post(tight, prompt("scripted", 1000), tight.app_key)
     assert (status, error["code"]) == (429, "body_share_full")
-    for _ in range(2):
-        holding(others[0])
-    status, error = post(tight, prompt("scripted", 1500), others[1])
+    holding(others[0])
+    status, error = post(tight, prompt("scripted", 1000), others[0])
+    assert (status, error["code"]) == (429, "body_share_full"), "half of what the first leaves"
+    holding(others[1])
+    status, error = post(tight, prompt("scripted", 1500), others[2])
     assert (status, error["code"]) == (503, "body_memory_full")
-    declared = ask(tight, "POST", PATH, others[1], length=1500)
+    declared = ask(tight, "POST", PATH, others[2], length=1500)
     assert declared[0] == 503, "it is not read"
     assert int(declared[2]["retry-after"]) > 0
     declared[-1].close()
