@@ -19,6 +19,8 @@ from fairserve.engine.wire.tool_call_parts import ToolCallParts
 
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter"})
 """Values of ``finish_reason`` that end an answer. Others (``abort``, ``error``) interrupt it."""
+LEAST_LOGPROB = -9999.0
+"""OpenAI's log probability of a token that is very unlikely."""
 _CHAT = "/v1/chat/completions"
 _OBJECTS = {
     (_CHAT, True): "chat.completion.chunk",
@@ -219,9 +221,14 @@ def _check_tool_call(call: dict[str, Any]) -> None:
 def _check_token(token: dict[str, Any]) -> None:
     if not isinstance(token.get("token"), str):
         raise _wrong("logprobs.token", token.get("token"), "text")
-    value = token.setdefault("logprob", None)
-    if value is not None and type(value) not in (int, float):
+    value = token.get("logprob")
+    if value is None:  # minus infinity, which JSON lacks
+        token["logprob"] = LEAST_LOGPROB
+    elif type(value) not in (int, float):
         raise _wrong("logprobs.logprob", value, "a number or null")
+    found = token.get("bytes")
+    if found is not None and not (isinstance(found, list) and all(type(b) is int for b in found)):
+        raise _wrong("logprobs.bytes", found, "a list of integers or null")
 
 
 # --- embeddings and ranks -----------------------------------------------------------------------------
