@@ -198,6 +198,10 @@ class Feeder(Protocol):
         """Charge ``(call id, output tokens so far)`` of calls that were passed to ``charge`` before."""
         ...
 
+    def expect(self, call_id: str, output_tokens: int) -> None:
+        """Reserve this output of a dispatched call that reports none before its end."""
+        ...
+
     def finish(self, call_id: str, usage: TokenUsage) -> float | None:
         """End a dispatched call with this usage; release the unused reservation.
 

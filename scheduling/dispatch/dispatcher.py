@@ -287,7 +287,7 @@ class Dispatcher:
         if event.cached_tokens is not None:
             live.cached_tokens = min(event.cached_tokens, live.call.prompt_tokens)
         pool = self._pool_of(live)
-        pool.start(live)
+        pool.start(live, now_s)
         pool.feeder_of(live.call).charge(event.call_id, live.usage())
         return pool.pump()
 
@@ -304,7 +304,7 @@ class Dispatcher:
             entries.append((live, tokens))
         commands: list[ev.Command] = []
         for pool, entries in lives.items():
-            pool.decoded(entries)
+            pool.decoded(entries, now_s)
             commands += pool.pump()
         return commands
 
@@ -313,6 +313,8 @@ class Dispatcher:
     def _on_call_ended(self, event: ev.CallEnded, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
         pool, usage = self._pool_of(live), event.usage
+        if event.outcome == "completed":
+            pool.whole_calls.completed(event.call_id, usage.output_tokens, now_s)
         pool.leave(live, usage.output_tokens, now_s)
         charged = pool.feeder_of(live.call).finish(event.call_id, usage)
         if self.newcomers is not None:
@@ -423,6 +425,8 @@ class Dispatcher:
         commands: list[ev.Command] = [self._ended(end) for end in expired]
         self.admission.forget_idle(now_s)
         for pool in self.pools.values():
+            for call_id, output_tokens in pool.whole_calls.overdue(now_s):
+                pool.expect(self._live[call_id], output_tokens)
             commands += pool.tick(now_s)
         return commands
 

@@ -24,6 +24,7 @@ from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.background_room import Room, largest
 from fairserve.scheduling.dispatch.feed import Feed
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
+from fairserve.scheduling.dispatch.whole_calls import WholeCalls
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.errors import UnknownWorkerError
 from fairserve.scheduling.locality.locality import Locality
@@ -49,6 +50,7 @@ class ModelPool:
         )
         self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
         self._hit_share = system.hit_share
+        self.whole_calls = WholeCalls()
         self.background_feeder: Feeder = FEEDERS[system.feeder](
             directory, self.locality, **system.feeder_options
         )
@@ -150,12 +152,13 @@ class ModelPool:
         assert live.worker_id is not None
         return self.worker_table.get(live.worker_id, live.epoch)
 
-    def start(self, live: QueuedCall) -> None:
+    def start(self, live: QueuedCall, now_s: float) -> None:
         """Start a call that left its worker's queue: window space is freed, its demand is known."""
         if live.started:
             return
         live.started = True
         self.router.started(live.call.call_id)
+        self.whole_calls.start(live.call, now_s)
         worker = self.worker_of(live)
         if live.call.background:
             if worker is not None:
@@ -173,13 +176,21 @@ class ModelPool:
             live.demand_tokens = held
             self.grow(live, more)
 
+    def expect(self, live: QueuedCall, output_tokens: int) -> None:
+        """Expect this output of a running call that reports none before its end."""
+        self.feeder_of(live.call).expect(live.call.call_id, output_tokens)
+        more = live.call.prompt_tokens - live.cached_tokens + output_tokens - live.demand_tokens
+        if more > 0 and not live.call.background:
+            live.demand_tokens += more
+            self.grow(live, more)
+
     def grow(self, live: QueuedCall, tokens: int) -> None:
         """Add tokens held by the calls of this call's worker."""
         worker = self.worker_of(live)
         if worker is not None:
             self.worker_table.add_demand(worker, tokens)
 
-    def decoded(self, entries: Iterable[tuple[QueuedCall, int]]) -> None:
+    def decoded(self, entries: Iterable[tuple[QueuedCall, int]], now_s: float) -> None:
         """Charge dispatched calls for their output tokens so far."""
         charged: list[tuple[str, int]] = []
         background: list[tuple[str, int]] = []
@@ -188,7 +199,7 @@ class ModelPool:
             more = tokens - live.output_tokens
             if not live.started:
                 live.output_tokens = max(live.output_tokens, tokens)
-                self.start(live)
+                self.start(live, now_s)
                 self.feeder_of(live.call).charge(live.call.call_id, live.usage())
             elif more > 0:
                 live.output_tokens = tokens
@@ -210,7 +221,8 @@ class ModelPool:
 
     def leave(self, live: QueuedCall, output_tokens: int, now_s: float) -> None:
         """Remove a dispatched call from its worker."""
-        self.start(live)
+        self.start(live, now_s)
+        self.whole_calls.remove(live.call.call_id)
         worker = self.worker_of(live)
         if worker is not None:
             self.locality.left(live.call, worker.worker_id, now_s)
@@ -245,6 +257,7 @@ class ModelPool:
             worker.background.start()
         else:
             self.worker_table.add_demand(worker, live.demand_tokens, live.call.samples)
+        self.whole_calls.start(live.call, now_s)
         worker.calls += 1
         return self.pump()
 
@@ -305,6 +318,7 @@ class ModelPool:
             "router": self.router.snapshot(),
             "worker_table": self.worker_table.snapshot(now_s),
             "overloaded": self.overload.overloaded,
+            "whole_calls": self.whole_calls.snapshot(now_s),
         }
 
     def restore(self, state: dict[str, Any], calls: Iterable[Call], now_s: float) -> None:
@@ -320,6 +334,7 @@ class ModelPool:
         self.router.tick(now_s)
         self.worker_table.restore(state["worker_table"], now_s)
         self.overload.overloaded = state["overloaded"]
+        self.whole_calls.restore(state["whole_calls"], now_s)
 
     def resume(self, lives: Iterable[QueuedCall]) -> None:
         """Continue with these calls, which feeders and router already contain."""

@@ -293,6 +293,9 @@ class CentralDlpm:
             record = self._dispatched[call_id]
             self._charge(record, record.extend_tokens, output_tokens)
 
+    def expect(self, call_id: str, output_tokens: int) -> None:
+        """Do nothing: deficits have no reservations, and are charged at the end of the call."""
+
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """End a dispatched call."""
         record = self._dispatched.pop(call_id)

@@ -153,6 +153,16 @@ class SliceCharges:
         else:
             self._change(record, more, -realised)
 
+    def expect(self, call_id: str, output_tokens: int) -> None:
+        """Raise the reservation of a call to this output; a smaller one changes nothing."""
+        if self._reserves:
+            record = self._dispatched[call_id]
+            cost = record.prompt_cost + record.per_output * output_tokens
+            more = cost - record.charged - record.reserved
+            if more > 0:
+                record.reserved += more
+                self._change(record, 0.0, more)
+
     def finish(self, call_id: str, usage: TokenUsage) -> float:
         """End a call, release its unused reservation, and return the client's total charge for it."""
         record = self._dispatched.pop(call_id)

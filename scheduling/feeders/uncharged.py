@@ -25,6 +25,9 @@ class UnchargedFeeder:
     def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
         """Do nothing: this feeder charges nothing."""
 
+    def expect(self, call_id: str, output_tokens: int) -> None:
+        """Do nothing: this feeder charges nothing."""
+
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """Do nothing: this feeder charges nothing."""
 

@@ -236,6 +236,10 @@ class WscFeeder:
         """Charge calls for their output tokens so far."""
         self._charges.decoded(totals)
 
+    def expect(self, call_id: str, output_tokens: int) -> None:
+        """Raise the reservation of a call that reports no output before its end."""
+        self._charges.expect(call_id, output_tokens)
+
     def finish(self, call_id: str, usage: TokenUsage) -> float:
         """Charge the total usage and release the rest of the reservation (lines 44-48)."""
         charged = self._charges.finish(call_id, usage)

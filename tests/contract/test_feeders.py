@@ -56,6 +56,20 @@ def nearly_equal(one, other):
 
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
+def test_an_expected_output_is_settled_at_the_end(name, options):
+    (one, _), (other, _) = made(name, options), made(name, options)
+    path = ("t", "alice")
+    before = one.counter(path)
+    one.expect("a", 500)
+    if name == "wsc" and options.get("charge") != "finish":
+        assert one.counter(path) - before == pytest.approx(490 / 110), "reserved beside the 10"
+    one.expect("a", 5)
+    for feeder in (one, other):
+        feeder.finish("a", TokenUsage(100, 0, 16, 20))
+    assert nearly_equal(amounts(one), amounts(other))
+
+
+@pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
 def test_generated_tokens_are_charged_like_the_final_usage(name, options):
     (stepwise, _), (whole, _) = made(name, options), made(name, options)
     assert nearly_equal(amounts(stepwise), amounts(whole))

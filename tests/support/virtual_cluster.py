@@ -302,7 +302,7 @@ class VirtualCluster:
         for call, cached in started:
             self.started_s[call.call_id] = self.now_s
             self.event(ev.CallStarted(call.call_id, cached))
-        if decoded:
+        if decoded := [each for each in decoded if self.calls[each[0]].streamed]:
             self.event(ev.TokensDecoded(tuple(decoded)))
         for call, cached, tokens, _ in ended:
             self._end(call, cached, tokens, "completed")

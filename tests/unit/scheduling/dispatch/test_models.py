@@ -218,7 +218,9 @@ def test_a_restored_snapshot_gives_the_same_commands(system):
     for number in range(120):
         tokens = shared if number % 2 else None
         user = "cde"[number % 3]
-        cluster.at(0.01 * number, call_of("ab"[number % 5 == 0], number, user=user, tokens=tokens))
+        one = call_of("ab"[number % 5 == 0], number, user=user, tokens=tokens, output=8 + number)
+        one.streamed = number % 4 > 0
+        cluster.at(0.01 * number, one)
     cluster.run(0.6)
     restored = Dispatcher(cluster.system, seed=7)
     restored.restore(snapshot(cluster.dispatcher, cluster.now_s), cluster.now_s)
