@@ -10,12 +10,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 from fairserve.benchmarks.bench.decisions import Decisions
 from fairserve.benchmarks.bench.dlpm_steps import DlpmSteps
 from fairserve.benchmarks.bench.figure import Workload
+from fairserve.benchmarks.bench.long_queues import KINDS, Kind, OneQueue, Ticks
 from fairserve.benchmarks.bench.measure import frozen_garbage
 from fairserve.benchmarks.bench.prompts import PromptTrees
 from fairserve.benchmarks.bench.vtc_passes import VtcPasses
@@ -149,6 +151,15 @@ def _dispatcher_by_queue(size: int, scale: float) -> Workload:
     )
 
 
+def _call_by_queue(kind: Kind, size: int, scale: float) -> Workload:
+    queued, calls = max(5, round(size * scale)), max(5, round(200 * scale))
+    return OneQueue(_VALUE, kind, queued=queued, calls=calls)
+
+
+def _tick_by_tenants(size: int, scale: float) -> Workload:
+    return Ticks(_VALUE, tenants=max(5, round(size * scale)), ticks=max(3, round(30 * scale)))
+
+
 CURVES: tuple[Curve, ...] = (
     Curve(
         "decision-by-prompt-length",
@@ -199,5 +210,24 @@ CURVES: tuple[Curve, ...] = (
         _dispatcher_by_queue,
         figure=DISPATCHER,
         per_call=True,
+    ),
+    *(
+        Curve(
+            f"served-{kind}-call-by-queue-length",
+            f"Dispatcher, a served call, {kind}",
+            "calls queued",
+            "us of CPU per call",
+            (300, 1000, 3000, 10_000),
+            partial(_call_by_queue, kind),
+        )
+        for kind in KINDS
+    ),
+    Curve(
+        "tick-by-tenants",
+        "Dispatcher, a tick",
+        "tenants",
+        "ms of CPU per tick",
+        (1000, 5000, 20_000),
+        _tick_by_tenants,
     ),
 )

@@ -7,12 +7,23 @@ fits.
 
 from __future__ import annotations
 
+from functools import partial
+
 from fairserve.benchmarks.bench import contract_calls
 from fairserve.benchmarks.bench.decisions import WORKER_TOKENS, Decisions
 from fairserve.benchmarks.bench.dlpm_steps import DlpmSteps
 from fairserve.benchmarks.bench.figure import Figure, Part, Workload, sized
 from fairserve.benchmarks.bench.figures_command import FiguresCommand
 from fairserve.benchmarks.bench.local_cache import LocalCache
+from fairserve.benchmarks.bench.long_queues import (
+    KINDS,
+    TICK,
+    Kind,
+    LongQueue,
+    Ticks,
+    call_growth,
+    call_us,
+)
 from fairserve.benchmarks.bench.tree_memory import TreeMemory
 from fairserve.benchmarks.bench.vtc_passes import VtcPasses
 from fairserve.benchmarks.bench.whole_calls import WholeCalls
@@ -89,6 +100,8 @@ CONTRACTS = Figure(
     60,
     aim=40,
 )
+
+TICKS = Figure(TICK, "ms", "a tick, 20,000 tenants with limits and a budget", 10)
 
 
 def _decisions_8(scale: float) -> Workload:
@@ -188,6 +201,22 @@ def _contracts(scale: float) -> Workload:
     )
 
 
+def _long_queue(kind: Kind, scale: float) -> Workload:
+    return LongQueue(kind, queued=sized(10_000, scale, 20), calls=sized(200, scale, 5))
+
+
+def _ticks(scale: float) -> Workload:
+    return Ticks(TICK, tenants=sized(20_000, scale, 10), ticks=sized(30, scale, 3))
+
+
+def _queue_part(kind: Kind) -> Part:
+    figures = (
+        Figure(call_us(kind), "us", f"a served call, 10,000 queued: {kind}", 600),
+        Figure(call_growth(kind), "times", "that over its cost with 1,000 queued", 2),
+    )
+    return Part(figures, partial(_long_queue, kind))
+
+
 PARTS: tuple[Part, ...] = (
     Part((DECISION_8, DECISION_P99), _decisions_8),
     Part((DECISION_64,), _decisions_64),
@@ -201,6 +230,8 @@ PARTS: tuple[Part, ...] = (
     Part((VTC_1000,), _vtc_1000),
     Part((DISPATCHER,), _dispatcher),
     Part((CONTRACTS,), _contracts),
+    *map(_queue_part, KINDS),
+    Part((TICKS,), _ticks),
 )
 
 command = FiguresCommand(
