@@ -165,8 +165,10 @@ TICK = "tick_ms_20000_tenants"
 class Ticks:
     """Ticks of a dispatcher whose tenants, each with an app, limits and a budget, made a call."""
 
-    def __init__(self, name: str, *, tenants: int, ticks: int) -> None:
+    def __init__(self, name: str, *, tenants: int, ticks: int, callers: int | None = None) -> None:
+        """``callers`` tenants make a call between two ticks, by default a hundredth."""
         self._name, self._tenants, self._ticks = name, tenants, ticks
+        self._callers = max(1, tenants // 100) if callers is None else callers
         self._dispatcher = Dispatcher(SYSTEMS["fairserve"], seed=1)
         self._now_s = 0.0
         self._calls = count()
@@ -180,11 +182,11 @@ class Ticks:
         self._call(tenants)
 
     def round(self) -> Reading:
-        """Tick once a second, while a fraction of the tenants call; the longest tick is a detail."""
+        """Tick once a second, while some tenants call; the longest tick is a detail."""
         times_ms = []
         for _ in range(self._ticks):
             self._now_s += 1.0
-            self._call(max(1, self._tenants // 100))
+            self._call(self._callers)
             begin_ns = cpu_ns()
             self._handle(ev.Tick())
             times_ms.append((cpu_ns() - begin_ns) / 1e6)
