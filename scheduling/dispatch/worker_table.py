@@ -14,7 +14,6 @@ fill neither the feed window nor the demand, so that no other call is rejected b
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
@@ -88,7 +87,7 @@ class WorkerTable:
         self._demand_tokens = 0
         """Demand over the workers that take calls, like the capacity."""
         self._capacity_tokens = 0
-        self._period_began_s = -math.inf
+        self._period_began_s: float | None = None
 
     def join(
         self,
@@ -236,7 +235,8 @@ class WorkerTable:
 
     def tick(self, now_s: float) -> None:
         """Begin a new period of the workers' peaks if the last one is over. O(workers) then."""
-        if now_s - self._period_began_s < PEAK_S:
+        began_s = self._period_began_s
+        if began_s is not None and now_s - began_s < PEAK_S:
             return
         self._period_began_s = now_s
         for worker in self.workers.values():
@@ -272,18 +272,20 @@ class WorkerTable:
             last_s = plain.pop("last_report_s")
             plain["report_age_s"] = None if last_s is None else age_of(last_s, now_s)
             workers.append(plain)
+        began_s = self._period_began_s
         return {
             "epoch": self._epoch,
             "workers": workers,
             "context_tokens": self.context_tokens,
             "hits_newly_admitted": self.hits_newly_admitted,
-            "period_age_s": age_of(self._period_began_s, now_s),
+            "period_age_s": None if began_s is None else age_of(began_s, now_s),
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot; the workers' numbers must be restored before."""
         self._epoch = state["epoch"]
-        self._period_began_s = time_of(state["period_age_s"], now_s)
+        age = state["period_age_s"]
+        self._period_began_s = None if age is None else time_of(age, now_s)
         self.workers = {}
         self._of_kind.clear()
         self._serving = self._open = self._light = 0
