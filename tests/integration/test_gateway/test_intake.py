@@ -280,7 +280,8 @@ def test_bodies_of_calls_in_progress_have_a_budget_and_each_tenant_a_share(tight
     assert declared[0] == 503, "it is not read"
     assert int(declared[2]["retry-after"]) > 0
     declared[-1].close()
-    first[0].close()
+    for made in first:
+        made.close()
 
     def taken():
         return post_small(tight, tight.app_key).status_code == 200
