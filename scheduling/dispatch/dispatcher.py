@@ -216,6 +216,8 @@ class Dispatcher:
         attachment = self.tracker.attach(call, profile, now_s, context_tokens)
         call.client = self.path(call, now_s)
         call.stage = attachment.stage
+        # A recorded arrival is replayed with the object that the first dispatcher has changed.
+        call.avoid = frozenset()
         call.remaining_calls = profile.remaining_calls(attachment.calls)
         expected = call.samples * call.declared_output_tokens or round(
             profile.expected_output(call.stage, call.agent)
