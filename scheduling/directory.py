@@ -17,6 +17,7 @@ from fairserve.scheduling.events import (
     TenantChanged,
     UserChanged,
 )
+from fairserve.scheduling.fairness.declared_trust import DeclaredTrust
 from fairserve.throttling.base import Arrival, Limits
 from fairserve.throttling.quotas.contracts import Holder
 from fairserve.throttling.quotas.quota import UNLIMITED, Quota
@@ -39,6 +40,8 @@ class Directory:
     """Settings of apps and users. Look-ups are O(1)."""
 
     def __init__(self) -> None:
+        self.trust = DeclaredTrust()
+        """Trust in the profiles that apps declare, of the calls of all models."""
         self._apps: dict[str, AppChanged] = {}
         self._tenants: dict[str, TenantChanged] = {}
         self._users: dict[tuple[str, str], UserChanged] = {}
@@ -183,12 +186,14 @@ class Directory:
             "tenants": [asdict(tenant) for tenant in self._tenants.values()],
             "users": [asdict(user) for user in self._users.values()],
             "contracts": [asdict(contract) for contract in self._contracts.values()],
+            "trust": self.trust.snapshot(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Replace the state by an earlier snapshot."""
         for entries in (self._apps, self._tenants, self._users, self._contracts):
             entries.clear()
+        self.trust.restore(state["trust"])
         for plain in state["apps"]:
             profile = AppProfile.from_plain(plain["profile"])
             limits = Limits(**plain["limits"])

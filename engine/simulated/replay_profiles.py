@@ -13,11 +13,10 @@ from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import Call, TokenUsage
-from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import (
     InForce,
     as_declared,
-    believed_as,
     learn,
 )
 from fairserve.interactions.profiles.profile_statistics import CallSeen, RunSeen, figures_of
@@ -45,16 +44,6 @@ class ReplayProfiles:
         self._held: dict[str, InForce] = {}
         self._calls: dict[str, deque[tuple[float, CallSeen]]] = defaultdict(deque)
         self._runs: dict[str, dict[str, tuple[float, RunSeen]]] = defaultdict(dict)
-        self._tenants: dict[str, str] = {}
-        self._numbers: dict[str, int] = {}
-        """Number of each app among those of its tenant, in the order of the trace."""
-        for run in trace.interactions:
-            if run.app not in self._tenants:
-                self._tenants[run.app] = run.tenant
-                before = sum(tenant == run.tenant for tenant in self._tenants.values())
-                self._numbers[run.app] = before
-        self._served: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-        """Number of served calls of each tenant, and their input, system and output tokens."""
         self._changed: set[str] = set()
         self._due_s = 0.0
         self.changes: list[ProfileChange] = []
@@ -86,9 +75,6 @@ class ReplayProfiles:
             0.0,
             usage.cached_tokens,
         )
-        served = self._served[call.tenant]
-        for place, amount in enumerate((1, *seen[2:5])):
-            served[place] += amount
         calls, runs = self._calls[call.app], self._runs[call.app]
         calls.append((arrival_s, seen))
         if len(calls) > self._learning.max_calls:
@@ -131,21 +117,9 @@ class ReplayProfiles:
             min_samples=options.min_samples,
             half_life_s=options.half_life_s,
         )
-        options = believed_as(
-            options,
-            apps_in_a_day=self._numbers[app],
-            served=self._mean_of(self._tenants[app], options.min_samples),
-        )
         held = learn(self._declared[app], self._held[app], figures, now_s, options)
         if held is self._held[app]:
             return None
         self._held[app] = held
         self.changes.append(ProfileChange(app, figures.interactions, held))
         return self._event(app, held.profile)
-
-    def _mean_of(self, tenant: str, min_samples: int) -> StageProfile | None:
-        """Return the mean use of the calls of a tenant's apps; None if there are too few."""
-        calls, *tokens = self._served[tenant]
-        if calls < min_samples or not sum(tokens):
-            return None
-        return StageProfile(*(amount / calls for amount in tokens))

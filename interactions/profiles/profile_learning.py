@@ -7,8 +7,8 @@ owner. For each stage, and for the calls of a run alike:
 - A declaration sets the proportions between stages. After ``min_samples`` observed calls, all
   stages are scaled by observed tokens over declared tokens.
 - A stage with fewer than ``min_samples`` calls is scaled like the others, but its typical call
-  counts at most ``believed_tokens``; if the tenant registers many apps, at most the mean of the
-  tenant's calls (:func:`believed_as`). A run is expected to have at most ``believed_calls`` calls.
+  counts at most ``believed_tokens``, and only as far as WSC trusts the tenant's declarations. A run is expected to have at most
+  ``believed_calls`` calls.
 - With ``min_samples`` calls, a smaller observed value is adopted at once.
 - A larger observed value is approached geometrically as more calls are seen, starting from at least
   half of it; after ``learned_after`` calls it is learned. (Without the half, one stage declared far
@@ -65,8 +65,6 @@ class LearningOptions:
     paper. The default is four times the reference call."""
     believed_calls: float = 32.0
     """Maximum calls per run that a declaration alone can claim."""
-    believed_apps: int = 3
-    """Number of new apps per tenant and day to which these bounds apply without reduction."""
 
     def __post_init__(self) -> None:
         for name in ("window_s", "half_life_s", "believed_tokens"):
@@ -104,21 +102,6 @@ class InForce:
         if self.learned_stages and self.calls_learned:
             return "learned"
         return "blended" if self.profile.seen_stages else "declared"
-
-
-def believed_as(
-    options: LearningOptions, *, apps_in_a_day: int, served: StageProfile | None
-) -> LearningOptions:
-    """Return the options for the tenant's ``order``-th new app of the day.
-
-    From app ``believed_apps`` + 1 on, a declared call counts at most the mean ``served`` of the
-    tenant's calls; otherwise a tenant would register a new app every few runs. ``served`` is None
-    with too few calls for an estimate.
-    """
-    if served is None or apps_in_a_day <= options.believed_apps:
-        return options
-    weighted = served.input_tokens + 2.0 * served.system_tokens + served.output_tokens
-    return replace(options, believed_tokens=min(options.believed_tokens, weighted))
 
 
 def as_declared(declared: AppProfile, now_s: float, options: LearningOptions) -> InForce:

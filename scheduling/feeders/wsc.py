@@ -49,6 +49,7 @@ the service.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ from fairserve.interactions.call import (
     Restriction,
     TokenUsage,
 )
+from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.cost import SliceWeights
@@ -100,9 +102,11 @@ class WscFeeder:
         self._directory = directory
         self._locality = locality
         self._counters = VirtualCounters()
+        self._weights = SliceWeights(options.alpha, options.beta, options.gamma)
+        self._trusts = options.currency == "slices" and options.normalise == "call"
         self._charges = SliceCharges(
             self._counters,
-            SliceWeights(options.alpha, options.beta, options.gamma),
+            self._weights,
             reserves=options.charge == "expected",
             cached_weight=options.cached_weight,
             normalise=options.normalise,
@@ -211,14 +215,17 @@ class WscFeeder:
         if self._batch_only:
             self._batch[call_id] = call.interaction_id
         self._begin(call.interaction_id)
+        profile = self._directory.profile(call.app)
         return self._charges.begin(
             call,
             node,
             entry.seq,
             cached_tokens,
-            profile=self._directory.profile(call.app),
+            profile=profile,
             weights=self._directory.weights(call.tenant, call.app, call.user),
-            most_typical=self._cap.of_dispatched(call),
+            most_typical=min(
+                self._cap.of_dispatched(call), self._trusted(call, profile, cached_tokens)
+            ),
             contended=self._counters.contended(node) if self._others else (),
         )
 
@@ -227,6 +234,22 @@ class WscFeeder:
         self._prefer(interaction_id)
         for other in self._others:
             other.begun_elsewhere(interaction_id)
+
+    def _trusted(self, call: Call, profile: AppProfile, cached_tokens: int) -> float:
+        """Return the size of a typical call as far as the tenant's declarations are trusted."""
+        if not self._trusts:
+            return math.inf
+        weights, cached_weight = self._weights, self.options.cached_weight
+        usage = TokenUsage(call.input_tokens, call.system_tokens, cached_tokens, 0)
+        return self._directory.trust.begin(
+            call.call_id,
+            call.tenant,
+            self._charges.typical_of(profile, call.stage),
+            declared=profile.believed_tokens is not None and call.stage > profile.seen_stages,
+            prompt=weights.prompt_slice(usage, cached_weight),
+            per_output=weights.gamma,
+            most=self.options.declared_trust,
+        )
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
         """Charge a call for its usage so far; its reservation covers the expected part."""
@@ -243,12 +266,16 @@ class WscFeeder:
     def finish(self, call_id: str, usage: TokenUsage) -> float:
         """Charge the total usage and release the rest of the reservation (lines 44-48)."""
         charged = self._charges.finish(call_id, usage)
+        if self._trusts:
+            tokens = self._weights.slice(usage, self.options.cached_weight)
+            self._directory.trust.end(call_id, tokens, usage.output_tokens)
         self._leave_batch(call_id)
         return charged
 
     def requeue(self, call: Call) -> None:
         """Reverse the charges of a call whose worker failed; requeue it first of its client."""
         seq = self._charges.uncharge(call.call_id)
+        self._directory.trust.cancel(call.call_id)
         self._leave_batch(call.call_id)
         self._enqueue(_Queued(call, seq), front=True)
 

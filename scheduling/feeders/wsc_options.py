@@ -38,6 +38,9 @@ class WscOptions:
     weight_cap: float = math.inf
     """Maximum weight of an app as a multiple of the median of its tenant's other apps in use
     (:mod:`fairserve.scheduling.fairness.weight_cap`); infinite (the paper) means no cap."""
+    declared_trust: float = 32.0
+    """Maximum typical calls that a tenant may gain by declarations that no calls have confirmed
+    (:mod:`fairserve.scheduling.fairness.declared_trust`); infinite (the paper) means no bound."""
     run_priority: Literal["progress", "arrival"] = "arrival"
     """Choice among the active runs within the slack: ``arrival`` takes that of the least served
     client, ``progress`` the one with the fewest expected calls until its end. In a mix of long and
@@ -69,7 +72,7 @@ class WscOptions:
             raise ValueError(f"run_priority is {self.run_priority!r}; allowed: progress, arrival")
         if not self.weight_cap > 0:
             raise ValueError(f"weight_cap is {self.weight_cap}; allowed: over 0, or inf")
-        for name in ("interaction_slack", "locality_slack", "max_bypass"):
+        for name in ("interaction_slack", "locality_slack", "max_bypass", "declared_trust"):
             value = getattr(self, name)
             if not value >= 0:
                 raise ValueError(f"{name} is {value}; allowed: 0 or more")
@@ -84,6 +87,7 @@ PAPER = WscOptions(
     interaction_slack=math.inf,
     locality_slack=0.0,
     max_bypass=0,
+    declared_trust=math.inf,
     run_order="arrival",
 )
 """WSC as FairServe describes it."""

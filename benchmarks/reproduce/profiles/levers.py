@@ -40,8 +40,8 @@ from fairserve.throttling.base import Limits
 
 LIMITS = Limits(user_rpm=60)
 """Limits under overload, for levers against the throttle."""
-_INTERVAL_S = 5.0
-"""Seconds between two updates of learned profiles; twenty calls arrive in a few seconds here."""
+_INTERVAL_S = 30.0
+"""Seconds between two updates of learned profiles, as in the server."""
 _GAIN = 1.25
 """Gain of a window above which the lever works; honest windows differ by less."""
 _LEARNING = LearningOptions()
@@ -54,14 +54,16 @@ class Lever:
     attempt: by.Try
     limits: Limits = NO_LIMITS
     leaves: bool = False
-    learning: LearningOptions = _LEARNING
+    trusted: bool = False
+    """Trust every declaration: ``feeder.declared_trust`` is infinite."""
     weight_cap: float | None = None
     """``feeder.weight_cap`` of a contest between apps of one tenant; None: between tenants."""
 
 
 MERGES = "merges 3 runs into one"
 NEW_APPS = "declares 1000x, a new app every 4 runs"
-NEW_APPS_BELIEVED = "the same, each new app believed, not three a day"
+STOCK = "declares 1000x, a stock of apps of 36 runs each"
+NEW_APPS_TRUSTED = "declares 1000x, a new app every 4 runs, every declaration trusted"
 FIRST = "pads its first 20 runs 10x"
 DECLARES = "declares 10x"
 ONE_RUN = "one endless run, under limits"
@@ -93,9 +95,8 @@ LEVERS: Mapping[str, Lever] = {
     "declares 1000x from stage 3 on": Lever(by.declares(1000, from_stage=3)),
     "declares 1000x deep in endless runs": Lever(by.deep_runs(12, 1000)),
     NEW_APPS: Lever(by.new_apps(1000, 4)),
-    NEW_APPS_BELIEVED: Lever(
-        by.new_apps(1000, 4), learning=replace(_LEARNING, believed_apps=1_000_000)
-    ),
+    STOCK: Lever(by.new_apps(1000, 36)),
+    NEW_APPS_TRUSTED: Lever(by.new_apps(1000, 4), trusted=True),
     "declares 10x, cancels at the last token": Lever(by.declares(10), leaves=True),
     "declares endless runs, under limits": Lever(by.declares(1, calls=MOST_CALLS), LIMITS),
     ONE_RUN: Lever(by.one_run(1), LIMITS),
@@ -116,7 +117,7 @@ CAPPED: Mapping[str, Lever] = {
     for tokens in (1024, 4096, 16_384)
 }
 """Levers in which one app pads its calls; the others are its siblings."""
-GAINFUL = (MERGES, NEW_APPS_BELIEVED)
+GAINFUL = (MERGES, NEW_APPS_TRUSTED)
 """Attempts that learned profiles do not stop."""
 
 COLUMNS = (
@@ -198,8 +199,7 @@ def _honest(lever: Lever) -> Lever:
 
 def _key(lever: Lever, name: str, learned: bool) -> str:
     tried = "honest" if lever.attempt is by.honest else name
-    believed = lever.learning.believed_apps if learned else 0
-    return f"{tried} {lever.limits.user_rpm} {believed} {lever.weight_cap}"
+    return f"{tried} {lever.limits.user_rpm} {learned} {lever.trusted} {lever.weight_cap}"
 
 
 def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
@@ -209,6 +209,8 @@ def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
         attempt = lever.attempt(honest_runs(CHEAT, seed, duration_s))
         trace = contest(attempt.runs, seed, duration_s)
         system = SYSTEMS["fairserve"]
+        if lever.trusted:
+            system = system.with_options({"feeder.declared_trust": math.inf})
         if lever.weight_cap is not None:
             trace = siblings(trace)
             system = system.with_options({"feeder.weight_cap": lever.weight_cap})
@@ -217,7 +219,7 @@ def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
             until_s=duration_s,
             limits=lever.limits,
             profiles=attempt.declared,
-            learning=lever.learning if learned else None,
+            learning=_LEARNING if learned else None,
             learning_interval_s=_INTERVAL_S,
         )
         jobs.append(

@@ -31,7 +31,6 @@ from fairserve.platform.tenancy.keys.service import KeyRing
 from fairserve.platform.tenancy.parts import TenancyParts
 from fairserve.platform.tenancy.profiles.repository import (
     add_version,
-    believed,
     in_force,
     latest,
     profiles_in_force,
@@ -246,10 +245,7 @@ class Apps:
         before = latest(self._session, [app]).get(app.id)
         if before is not None and before.source != "declared":
             return
-        now, learning = utc_now(), self._learning
-        if learning is not None:
-            learning = believed(self._session, app, now, learning)
-        held = replace(in_force(app, None, learning), since_s=now.timestamp())
+        held = replace(in_force(app, None, self._learning), since_s=utc_now().timestamp())
         add_version(self._session, app, held, source="declared", author=self._principal.actor)
 
     def _notify_control(self, app: App) -> None:

@@ -25,7 +25,6 @@ from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.tenancy.profiles.repository import (
     add_version,
-    believed,
     declared_profile,
     in_force,
     latest,
@@ -97,7 +96,6 @@ def _learn_one(
             return False
         app.profile_looked_at = now
         version = latest(session, [app]).get(app_id)
-        options = believed(session, app, now, options)
         before = in_force(app, version, options)
         held = learn(declared_profile(app), before, figures, now.timestamp(), options)
         if held is before:

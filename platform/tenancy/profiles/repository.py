@@ -9,20 +9,17 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import and_, delete, func, or_, select
 from sqlalchemy.orm import Session
 
-from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import (
     InForce,
     LearningOptions,
     as_declared,
-    believed_as,
 )
 from fairserve.interactions.profiles.profile_statistics import CallSeen, RunSeen
 from fairserve.interactions.tracking.run_end import ENDED_BY_ITSELF
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.profiles import ProfileSource, ProfileVersion
-from fairserve.platform.db.sums import sum_of
-from fairserve.platform.db.usage import UsageCalls
 
 KEPT_VERSIONS = 1000
 """Maximum number of stored versions of one app; the oldest are deleted."""
@@ -123,41 +120,6 @@ def add_version(
         )
     )
     return version
-
-
-def believed(
-    session: Session, app: App, now: datetime, options: LearningOptions
-) -> LearningOptions:
-    """Return the learning options for this app, with the trust in its declared profile.
-
-    The usage of the tenant's calls comes from the daily rollups within the window, over all its apps
-    including deleted ones.
-    """
-    new_apps = session.scalar(
-        select(func.count(App.id)).where(
-            App.tenant_id == app.tenant_id,
-            App.created_at > app.created_at - timedelta(days=1),
-            App.created_at <= app.created_at,
-        )
-    )
-    if (new_apps or 0) <= options.believed_apps:
-        return options
-    sums = session.execute(
-        select(
-            sum_of(UsageCalls.calls - UsageCalls.refused),
-            sum_of(UsageCalls.input_tokens),
-            sum_of(UsageCalls.system_tokens),
-            sum_of(UsageCalls.output_tokens),
-        ).where(
-            UsageCalls.level == "day_tenant",
-            UsageCalls.tenant_id == app.tenant_id,
-            UsageCalls.start_s >= int(now.timestamp() - options.window_s),
-        )
-    ).one()
-    calls, *tokens = (int(value or 0) for value in sums)
-    enough = calls >= options.min_samples and sum(tokens) > 0
-    served = StageProfile(*(value / calls for value in tokens)) if enough else None
-    return believed_as(options, apps_in_a_day=new_apps or 0, served=served)
 
 
 def seen(
