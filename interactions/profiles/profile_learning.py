@@ -7,8 +7,8 @@ owner. For each stage, and for the calls of a run alike:
 - A declaration sets the proportions between stages. After ``min_samples`` observed calls, all
   stages are scaled by observed tokens over declared tokens.
 - A stage with fewer than ``min_samples`` calls is scaled like the others, but its typical call
-  counts at most ``believed_tokens``, and only as far as WSC trusts the tenant's declarations. A run is expected to have at most
-  ``believed_calls`` calls.
+  counts at most ``believed_tokens``, and only as far as WSC trusts the tenant's declarations. A run
+  is expected to have at most ``believed_calls`` calls.
 - With ``min_samples`` calls, a smaller observed value is adopted at once.
 - A larger observed value is approached geometrically as more calls are seen, starting from at least
   half of it; after ``learned_after`` calls it is learned. (Without the half, one stage declared far

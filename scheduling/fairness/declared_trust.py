@@ -1,12 +1,12 @@
 """Trust in declared profiles: how much of a tenant's service is weighed by declarations alone.
 
-A call whose stage no call has shown yet weighs what its app's owner declared. If the declaration is too
-large, its call is charged less than one typical call, and the tenant gains the rest. So these gains are
-summed by tenant, over all its apps and models: a call takes one typical call of trust when it is
-dispatched, and returns what it is charged for at its end. True declarations return as much as they take,
-in the mean. Each typical call that the tenant is charged for returns ``REGAINED`` more. So a tenant gains
-at most ``most`` typical calls and that part of its service, whatever its apps declare and however many
-it registers; profiles are learned beside that, at any interval.
+A call whose stage no call has shown yet weighs what its app's owner declared. If the declaration is
+too large, the call is charged less than one typical call, and the tenant gains the rest. So these gains
+are summed by tenant, over all its apps and models: a call takes one typical call of trust when it is
+dispatched, and returns what it is charged at its end. True declarations return as much as they take, in
+the mean. Each typical call that the tenant is charged returns ``REGAINED`` more. So a tenant gains at
+most ``most`` typical calls and that part of its service, whatever its apps declare and however many it
+registers; profiles are learned beside that, at any interval.
 
 Beyond its trust a declared call weighs at most its own size, as far as it is known at its dispatch: its
 prompt, and the mean output of the tenant's last calls (at first that of the default profile).

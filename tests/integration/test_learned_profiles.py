@@ -13,7 +13,6 @@ from fairserve.platform.control.messages import InteractionRecord
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.profiles.changes import ProfileChanges, profile_versions
 from fairserve.platform.tenancy.profiles.learning import STEADY, learn_profiles
@@ -263,28 +262,3 @@ def test_another_tenant_cannot_see_the_profile(world):
     world.management.call(world.tenant["api_key"], "PUT", path, {"mode": "pinned"}, status=403)
     missing = "/admin/apps/app_none/profile"
     world.management.call(world.management.admin, "PUT", missing, {"mode": "pinned"}, status=404)
-
-
-def test_trust_shrinks_with_each_app_that_a_tenant_registers(world):
-    world.served(runs=30)  # calls of 400, 50, 100 and of 800, 50, 100 tokens
-    assert roll_up(world.sessions)
-
-    def new_app(name):
-        body = {"name": name, "profile": PROFILE}
-        app = world.management.call(world.tenant["api_key"], "POST", "/v1/apps", body, status=201)
-        event = world.management.control.events[-1]
-        assert event.app == app["id"]
-        return app, event.profile.believed_tokens
-
-    believed = [new_app(f"new {number}") for number in range(4)]
-    assert [tokens for _, tokens in believed] == [4800, 4800, 800, 800]
-    last = believed[-1][0]
-    with world.sessions() as session:
-        events = load_control_events(session, OPTIONS)
-    (held,) = [event.profile for event in events if event.app == last["id"]]
-    assert held.believed_tokens == 800
-    assert world.learn() == 1  # only the app whose calls were served
-    profile = {"stages": [{"input_tokens": 9, "output_tokens": 9}]}
-    path = f"/v1/apps/{last['id']}"
-    world.management.call(world.tenant["api_key"], "PATCH", path, {"profile": profile})
-    assert world.management.control.events[-1].profile.believed_tokens == 800

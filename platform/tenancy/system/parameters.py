@@ -103,6 +103,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "Cap of an app's typical call, as a multiple of the median of the tenant's other apps in use; "
         "inf: no cap.",
     ),
+    "feeder.declared_trust": (
+        "calls",
+        "Typical calls that a tenant may gain by declared profiles that no calls have confirmed; "
+        "inf: no bound.",
+    ),
     "feeder.cached_weight": (
         "share",
         "Charge of a cached prompt token relative to a computed one.",

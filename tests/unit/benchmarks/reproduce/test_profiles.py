@@ -22,6 +22,7 @@ from fairserve.benchmarks.simulate.job import run_job
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
+from fairserve.platform.tenancy.settings import TenancySettings
 
 RUNS = honest_runs(CHEAT, 0, 60.0)
 
@@ -64,6 +65,20 @@ def test_an_honest_tenant_gets_a_third_of_the_work_done():
     done = run_job(job).summary["done_per_s"]
     shares = [sum(done[tenant]) for tenant in TENANTS]
     assert min(shares) > 0.9 * sum(shares) / 3
+
+
+def test_the_study_of_levers_learns_as_often_as_the_server():
+    default = TenancySettings.model_fields["profile_learning_interval_s"].default
+    assert default == levers._INTERVAL_S
+
+
+def test_a_stock_of_apps_gains_nothing():
+    report = levers.profiles_levers(
+        Setting(seeds=1, scale=0.2), {levers.STOCK: levers.LEVERS[levers.STOCK]}
+    )
+    [row] = report.rows
+    assert row.measured["gain, declared only"].value > 2
+    assert row.measured["gain, learned"].value < 1.4
 
 
 @pytest.mark.deep

@@ -9,7 +9,6 @@ from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.profiles.profile_learning import (
     LearningOptions,
     as_declared,
-    believed_as,
     learn,
 )
 from fairserve.interactions.profiles.profile_statistics import CallSeen, RunSeen, figures_of
@@ -63,23 +62,6 @@ def test_trust_is_irrelevant_once_all_stages_were_observed():
     held = learned(seen(calls(20, 100), calls(20, 5000, stage=2)))
     assert held.profile.believed_tokens is None
     assert held.profile.believed(2, 1e6) == 1e6
-
-
-@pytest.mark.parametrize(
-    ("number", "served", "believed"),
-    [
-        (1, StageProfile(300, 50, 100), 4800),
-        (3, StageProfile(300, 50, 100), 4800),
-        (4, StageProfile(300, 50, 100), 500),
-        (1000, StageProfile(300, 50, 100), 500),
-        (4, StageProfile(30_000, 0, 100), 4800),
-        (4, None, 4800),
-    ],
-)
-def test_trust_in_a_new_app_depends_on_the_usage_of_earlier_ones(number, served, believed):
-    options = believed_as(OPTIONS, apps_in_a_day=number, served=served)
-    assert options == replace(OPTIONS, believed_tokens=believed)
-    assert as_declared(DECLARED, 0.0, options).profile.believed_tokens == believed
 
 
 def test_the_paper_trusts_every_declaration():
