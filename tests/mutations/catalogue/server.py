@@ -459,12 +459,36 @@ _CONSOLE = (
         (*_AUTH, "tests/integration/*management_keys*.py"),
     ),
     Mutation(
+        "full-table-evicts-from-the-tenant-that-adds",
+        "console",
+        "platform/base/tenant_table.py",
+        "return adding if self._sizes.get(adding, 0) >= -size else tenant",
+        "return adding",
+        ("tests/unit/platform/base/test_tenant_table.py",),
+    ),
+    Mutation(
+        "share-of-a-limit-ignores-what-others-have",
+        "console",
+        "platform/base/shared_limit.py",
+        "return max(least, int(share * (limit - others)))",
+        "return max(least, int(share * limit))",
+        ("tests/unit/platform/base/test_shared_limit.py", "tests/unit/test_shared_tables.py"),
+    ),
+    Mutation(
+        "place-is-held-until-the-answer-ends",
+        "console",
+        "platform/server/http/management.py",
+        'if message["type"] == "http.response.start":',
+        'if message["type"] == "http.response.body":',
+        ("tests/unit/platform/server/http/test_management.py",),
+    ),
+    Mutation(
         "cached-key-outlives-its-expiry",
         "console",
         "platform/tenancy/auth.py",
         """                self._check_expiry(entry.expires_at)
-                self._known.move_to_end(digest)""",
-        "                self._known.move_to_end(digest)",
+                self._known.touch(digest)""",
+        "                self._known.touch(digest)",
         (*_AUTH, "tests/integration/*management_keys*.py"),
     ),
     Mutation(
