@@ -3,8 +3,8 @@
 A byte that is no UTF-8, or half of an emoji (a lone UTF-16 surrogate), is replaced by U+FFFD: it costs
 that character, not the answer. Values that are nested too deeply to be written again are refused.
 
-Weakness: a value over ``MAX_REPAIRED_BYTES`` with such a character is refused, to bound the time of the
-search.
+Weakness: a value with such a character is refused if it has over ``MAX_REPAIRED_BYTES``, or over
+``MAX_REPAIRED_ESCAPES`` escapes, to bound the time of the search to about 0.1 s.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import orjson
 
 from fairserve.engine.wire.base import MalformedAnswerError
 
-MAX_REPAIRED_BYTES = 1024 * 1024
+MAX_REPAIRED_BYTES = 4 * 1024 * 1024
+MAX_REPAIRED_ESCAPES = 100_000
 MAX_DEPTH = 200
 """Maximum nesting; orjson reads 1,024 levels and writes 254."""
 _PAIR = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -38,8 +39,8 @@ def parse_object(raw: bytes, name: str) -> dict[str, Any]:
 
 def _repaired(raw: bytes, name: str) -> Any:
     try:
-        if len(raw) > MAX_REPAIRED_BYTES:
-            raise ValueError(f"longer than {MAX_REPAIRED_BYTES} bytes")
+        if len(raw) > MAX_REPAIRED_BYTES or raw.count(b"\\") > MAX_REPAIRED_ESCAPES:
+            raise ValueError("too long to be repaired")
         return orjson.loads(_ESCAPE.sub(_without_half, raw.decode("utf-8-sig", "replace")))
     except ValueError as failure:
         raise MalformedAnswerError(f"{name} is not JSON") from failure

@@ -59,8 +59,8 @@ def test_nesting_is_bounded_at_what_can_be_written():
         parse(nested(MAX_DEPTH + 2))
 
 
-def test_a_long_value_is_not_repaired(monkeypatch):
-    monkeypatch.setattr(worker_json, "MAX_REPAIRED_BYTES", 19)
-    assert parse(rb'{"x": "\ud83d"}')
+def test_a_value_with_many_escapes_is_not_repaired(monkeypatch):
+    monkeypatch.setattr(worker_json, "MAX_REPAIRED_ESCAPES", 2)
+    assert parse(rb'{"x": "\n\ud83d"}')
     with pytest.raises(MalformedAnswerError):
-        parse(rb'{"x": "long \ud83d"}')
+        parse(rb'{"x": "\n\n\ud83d"}')
