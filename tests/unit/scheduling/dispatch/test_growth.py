@@ -2,9 +2,15 @@
 
 import pytest
 from counted_lines import lines_of
+from virtual_cluster import make_call
 
 from fairserve.benchmarks.bench.long_queues import KINDS, OneQueue, Ticks
+from fairserve.interactions.call import TokenUsage
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.dispatch.dispatcher import Dispatcher
+from fairserve.scheduling.fairness import counters
 from fairserve.scheduling.locality import waiting_index
+from fairserve.scheduling.registry import SYSTEMS
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -26,3 +32,27 @@ def test_a_tick_visits_a_share_of_the_tenants():
         ticks.round()
         lines[tenants] = lines_of(ticks.round)
     assert lines[1500] < 1.5 * lines[300]
+
+
+def test_gone_users_leave_the_counters_of_idle_models(monkeypatch):
+    """Each user makes one contended call at one model, which counts at the other, idle one."""
+    monkeypatch.setattr(counters, "_SWEEP_MIN", 16)
+    dispatcher = Dispatcher(SYSTEMS["fairserve"])
+    admitted = []
+
+    def handle(event):
+        commands = dispatcher.handle(event, 0.0)
+        admitted.extend(each.call_id for each in commands if isinstance(each, ev.Admit))
+
+    for model in ("busy", "idle"):
+        handle(ev.WorkerJoined(f"worker of {model}", 2000, model=model))
+    for number in range(400):
+        owner = {"tenant": "tv"[number % 2], "user": f"u{number}"}
+        handle(ev.CallArrived(make_call(f"c{number}", pool="busy", **owner)))
+        if number >= 20:
+            call_id = admitted.pop(0)
+            handle(ev.CallStarted(call_id, 0))
+            handle(ev.CallEnded(call_id, "completed", TokenUsage(32, 0, 0, 8)))
+    idle = dispatcher.pools["idle"].feeder
+    known = sum(idle.counter(("tv"[number % 2], f"u{number}")) > 0 for number in range(400))
+    assert 0 < known <= 50
