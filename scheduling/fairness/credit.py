@@ -70,6 +70,12 @@ class Credit:
             best = max(best, self._elsewhere)
         self._refill(quantum, _rounds_to_credit(best, quantum))
 
+    def limit_debt(self, most: float, mask: int) -> None:
+        """Reduce the debt at each worker of ``mask`` to at most this much."""
+        for slot, q in self._at.items():
+            if q < -most and mask >> slot & 1:
+                self._set(slot, -most)
+
     def forgive(self, quantum: float) -> None:
         """Refill every worker at or below zero by rounds of one quantum until it is in credit."""
         self._refill(quantum, None)

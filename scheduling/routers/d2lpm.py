@@ -21,7 +21,9 @@ few calls, so by default (``level_quantum``) the quantum of an outer level is mu
 clients with outstanding calls. The feeder and the workers decide the shares, not this router.
 
 With a feed window only *open* workers can be chosen (ALGORITHMS section 7, point 2): if the client
-has credit only at closed ones, the least loaded open worker is chosen without a refill. Charges are
+has credit only at closed ones, the least loaded open worker is chosen without a refill. A debt that
+grows there is limited to a quantum before each such call: a client owes nothing for capacity that it
+used while its other workers were full, or of another kind than its calls need. Charges are
 multiplied by the call's charge factor. Weakness: the fairness bound grows with the number of
 workers and holds only for clients backlogged at all of them (Theorem 5.1). Options limit two
 further weaknesses (decision 8): a client without credit leaves the worker that holds its runs'
@@ -71,6 +73,8 @@ class D2lpm:
             return None
         in_credit = self._in_credit(call) & usable
         if not in_credit:  # credit only at closed workers: neither refill nor wait
+            for credit in self._path(call.client):
+                credit.limit_debt(self._level_quantum(call, credit.active), usable)
             return loads.least(usable)
         if loads.unbalanced(self.options.balance_abs, self.options.balance_rel):
             return loads.least(in_credit)
@@ -85,9 +89,7 @@ class D2lpm:
             competes = active > credit.active  # a sibling has outstanding calls
             active = credit.active
             if credit.within(mask) != mask:
-                quantum = self._quantum(call)
-                if self.options.level_quantum == "clients":
-                    quantum *= max(1, active)
+                quantum = self._level_quantum(call, active)
                 if not competes:
                     credit.forgive(quantum)
                 elif not credit.within(mask):
@@ -186,6 +188,11 @@ class D2lpm:
             found.append(credit)
         self._paths[client] = found
         return found
+
+    def _level_quantum(self, call: Call, active: int) -> float:
+        """Return the quantum of a level with this many active clients at or below it."""
+        clients = active if self.options.level_quantum == "clients" else 1
+        return self._quantum(call) * max(1, clients)
 
     def _quantum(self, call: Call) -> float:
         if self.options.quantum is not None:

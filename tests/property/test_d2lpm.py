@@ -351,3 +351,18 @@ def test_loads_equal_plain_counts(seed):
         copy = Loads(workers)
         copy.restore(json.loads(json.dumps(loads.snapshot())))
         assert copy.least(workers.mask(some)) == expected
+
+
+@pytest.mark.parametrize("levels", [("alice",), ("t", "alice")])
+def test_a_debt_at_an_open_worker_is_limited_while_the_others_are_closed(levels):
+    """1,000 calls at w0, with credit at w1, which is full: the client owes a quantum and one call."""
+    made, locality = router(quantum=1000.0, workers=["w0", "w1"], cached_weight=1.0)
+    for number in range(1000):
+        call = make_call(f"c{number}", tokens=document("d", number))
+        call.client = levels
+        assert place(made, locality, call, ["w0"]) == "w0"
+        for depth in range(len(levels)):
+            assert made.deficit(levels[: depth + 1], "w0") >= -1000.0 - 416
+    assert made.deficit(levels, "w1") > 0
+    made.finished(call, "w0", 1.0, 50)
+    assert made.deficit(levels, "w0") >= -1000.0 - 416 - 2 * 50
