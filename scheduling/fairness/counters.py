@@ -26,6 +26,7 @@ form a child named ``""`` beside the longer paths.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from heapq import heapreplace
 from typing import Any
@@ -293,6 +294,27 @@ class VirtualCounters:
     def contended(self, client: Node) -> tuple[bool, ...]:
         """Return for each level of the client's path, outermost first, whether a sibling is queued."""
         return tuple(node.parent.active > (node.queued > 0) for node in client.line)
+
+    def behind(self, client: Node) -> tuple[float, ...]:
+        """Return by how much each node of the client's path is behind its least queued sibling.
+
+        0 where it is ahead, infinite without one. O(levels * log siblings).
+        """
+        found = []
+        for node in client.line:
+            parent, queued = node.parent, node.queued
+            if queued:  # hide it
+                node.queued, node.entry = 0, None
+                parent.active -= 1
+            least = parent.least() if parent.active else None
+            if queued:
+                node.queued = queued
+                parent.active += 1
+                parent.fell(node)
+            counter = node.served + node.reserved
+            level = math.inf if least is None else least.served + least.reserved
+            found.append(max(0.0, level - counter))
+        return tuple(found)
 
     def minimum(self, path: ClientPath = ()) -> float:
         """Return the smallest counter among the queued children of the node at the end of the path.

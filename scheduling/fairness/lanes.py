@@ -63,6 +63,13 @@ class Lane(Ranking):
                 del self._below[node], self._arrivals[node]
         super().discard(client, arrival, call_id)
 
+    def competes(self, node: Node) -> bool:
+        """Return whether a sibling of a node has calls below it."""
+        self._keep_shape()
+        parent = node.parent
+        level = self._top if parent.parent is parent else self._levels.get(parent)
+        return level is not None and len(level.keys) > (node in level.keys)
+
     def earliest(self, client: Node) -> tuple[int, str] | None:
         """Return the earliest call of a client as ``(arrival number, call id)``."""
         own = self._calls.get(client)
@@ -133,6 +140,10 @@ class OpenLanes:
         if not tops:
             raise IndexError("nothing is queued in these lanes")
         return min(tops, key=lambda found: found[0])[1]
+
+    def contended(self, client: Node) -> tuple[bool, ...]:
+        """Return for each level of a client's path whether a sibling takes part in the selection."""
+        return tuple(any(lane.competes(node) for lane in self._lanes) for node in client.line)
 
     def first(self) -> str:
         """Return the earliest call of the client to serve next. Raises IndexError if there is none."""

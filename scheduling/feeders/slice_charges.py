@@ -96,13 +96,16 @@ class SliceCharges:
         weights: Weights,
         most_typical: float = math.inf,
         contended: tuple[bool, ...] = (),
+        most: tuple[float, ...] | None = None,
     ) -> float:
         """Charge a call at dispatch and return its charge factor (ALGORITHMS section 7).
 
         ``contended`` is true at the levels, outermost first, where a sibling of the client waits;
-        the charges count in the other models there. ``most_typical`` caps the app's typical call,
-        in weighted tokens. ``weights`` are those of tenant, app and user. The charge factor
-        contains their product, since the layers behind the feeder have one weight for all levels.
+        the charges count in the other models there. ``most`` is the most that the expected call may
+        cost at each level; all of its charges are reduced in proportion. ``most_typical`` caps the
+        app's typical call, in weighted tokens. ``weights`` are those of tenant, app and user. The
+        charge factor contains their product, since the layers behind the feeder have one weight for
+        all levels.
         """
         per_token = 1.0 / min(self.typical_of(profile, call.stage), most_typical)
         charge_factor = per_token * self._reference / math.prod(weights)
@@ -119,9 +122,14 @@ class SliceCharges:
         )
         if any(contended):
             record.elsewhere = tuple(map(mul, record.factors or repeat(1.0), contended))
+        output = call.expected_output_tokens if self._profiles else 0
+        expected = TokenUsage(call.input_tokens, call.system_tokens, cached_tokens, output)
+        if most is not None and (cost := self._cost(record, expected)) > 0:
+            whole = record.factors or (1.0,) * len(most)
+            record.factors = tuple(
+                min(each, limit / cost) for each, limit in zip(whole, most, strict=True)
+            )
         if self._reserves:
-            output = call.expected_output_tokens if self._profiles else 0
-            expected = TokenUsage(call.input_tokens, call.system_tokens, cached_tokens, output)
             record.reserved = self._cost(record, expected)
             self._change(record, 0.0, record.reserved)
         self._dispatched[call.call_id] = record

@@ -132,6 +132,8 @@ class WscFeeder:
         self._batch_only = options.in_progress == "batch"
         self._batch: dict[str, str] = {}
         """Interaction of each dispatched call; used with ``in_progress="batch"``."""
+        self._offered: tuple[str, tuple[bool, ...]] | None = None
+        """Call of the last selection without some lanes, and whether siblings took part, by level."""
         self._others: tuple[Feeder, ...] = ()
 
     # --- Algorithm 1 ------------------------------------------------------------------------------
@@ -159,7 +161,10 @@ class WscFeeder:
         lanes = self._open_lanes(excluded)
         if lanes is not None and not lanes:
             return None
-        return self._select(open_workers, excluded, lanes)
+        call = self._select(open_workers, excluded, lanes)
+        if lanes is not None:
+            self._offered = call.call_id, lanes.contended(self._homes[call.call_id])
+        return call
 
     def _open_lanes(self, excluded: Collection[Restriction]) -> OpenLanes | None:
         """Return the lanes without the excluded ones; None if nothing is excluded."""
@@ -216,6 +221,7 @@ class WscFeeder:
             self._batch[call_id] = call.interaction_id
         self._begin(call.interaction_id)
         profile = self._directory.profile(call.app)
+        contended, most = self._competition(call_id, node)
         return self._charges.begin(
             call,
             node,
@@ -226,8 +232,24 @@ class WscFeeder:
             most_typical=min(
                 self._cap.of_dispatched(call), self._trusted(call, profile, cached_tokens)
             ),
-            contended=self._counters.contended(node) if self._others else (),
+            contended=contended,
+            most=most,
         )
+
+    def _competition(
+        self, call_id: str, node: Node
+    ) -> tuple[tuple[bool, ...], tuple[float, ...] | None]:
+        """Return the levels at which a sibling wanted the worker, and the most to charge at each.
+
+        Where siblings wait for other workers only, the call is charged up to the least served of
+        them: capacity that none of them could use is neither a debt nor a credit.
+        """
+        offered, self._offered = self._offered, None
+        if offered is None or offered[0] != call_id:
+            return (self._counters.contended(node) if self._others else ()), None
+        behind = self._counters.behind(node)
+        limits = zip(offered[1], behind, strict=True)
+        return offered[1], tuple(math.inf if wanted else least for wanted, least in limits)
 
     def _begin(self, interaction_id: str) -> None:
         """Give priority to an interaction's queued calls once one of its calls is dispatched."""

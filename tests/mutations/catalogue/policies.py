@@ -396,9 +396,8 @@ _SCHEDULING = (
         "ended-call-stays-in-the-demand",
         "scheduling",
         "scheduling/dispatch/model_pool.py",
-        """            self.worker_table.add_demand(worker, -live.demand_tokens)
-""",
-        "",
+        "add_demand(worker, -live.demand_tokens, -live.call.samples)",
+        "add_demand(worker, 0, -live.call.samples)",
         _DISPATCHER,
     ),
     Mutation(
