@@ -21,7 +21,7 @@ from fairserve.engine.wire.base import (
     WorkerStreamError,
     WorkerUnavailableError,
 )
-from fairserve.engine.wire.loop_turns import TURN_BYTES, LoopTurns
+from fairserve.engine.wire.loop_turns import EVENT_BYTES, TURN_BYTES, LoopTurns
 from fairserve.engine.wire.stream_events import StreamEvents
 from fairserve.engine.wire.upstream_message import public_message, public_rejection
 
@@ -76,9 +76,10 @@ class HttpWorkerStream:
                 self._end_without_done("the connection ended without [DONE]")
                 raise StopAsyncIteration
         event = self._whole.popleft()
-        self._turn_bytes += len(event)
+        counted_bytes = len(event) + EVENT_BYTES
+        self._turn_bytes += counted_bytes
         if self._turn_bytes > TURN_BYTES:
-            self._turn_bytes = len(event)
+            self._turn_bytes = counted_bytes
             await self._turns.next(self._tenant)
         try:
             data = self._events.read(event)

@@ -96,7 +96,7 @@ class LyingWorker(ScriptedServer):
 
 @dataclass
 class Seen:
-    """What honest clients saw."""
+    """Answers that honest clients received."""
 
     calls: int = 0
     output_tokens: int = 0

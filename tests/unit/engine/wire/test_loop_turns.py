@@ -8,7 +8,7 @@ import pytest
 from aiohttp.base_protocol import BaseProtocol
 
 from fairserve.engine.wire.answer_shape import AnswerShape
-from fairserve.engine.wire.loop_turns import TURN_BYTES, TURNS_PER_PASS, LoopTurns
+from fairserve.engine.wire.loop_turns import EVENT_BYTES, TURN_BYTES, TURNS_PER_PASS, LoopTurns
 from fairserve.engine.wire.worker_stream import HttpWorkerStream
 
 EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "yyyy"}}]}\n\n'
@@ -29,11 +29,11 @@ class Passes:
         self._loop.call_soon(self._passed)
 
 
-def received_stream(turns, tenant):
+def received_stream(turns, tenant, event=EVENT):
     """Return a stream of which everything has arrived already."""
     loop = asyncio.get_running_loop()
     content = aiohttp.StreamReader(BaseProtocol(loop), 1 << 20, loop=loop)
-    content.feed_data(EVENT * EVENTS + END)
+    content.feed_data(event * EVENTS + END)
     response = SimpleNamespace(content=content, close=lambda: None, release=lambda: None)
     shape = AnswerShape("/v1/chat/completions", 1)
     return HttpWorkerStream(response, shape, turns=turns, tenant=tenant)
@@ -43,11 +43,14 @@ async def read_all(stream):
     return [chunk async for chunk in stream]
 
 
-async def test_what_has_arrived_is_worked_off_in_turns():
+@pytest.mark.parametrize("event", [EVENT, b"data: {}\n\n"])
+async def test_what_has_arrived_is_worked_off_in_turns(event):
+    """Empty events cost time, too: a turn has a bounded number of them."""
     passes = Passes()
-    chunks = await read_all(received_stream(LoopTurns(), "acme"))
+    chunks = await read_all(received_stream(LoopTurns(), "acme", event))
     assert len(chunks) == EVENTS + 1
-    assert passes.count >= EVENTS * (len(EVENT) - len(b"data: \n\n")) // TURN_BYTES
+    counted_bytes = len(event) - len(b"data: \n\n") + EVENT_BYTES
+    assert passes.count >= EVENTS * counted_bytes // TURN_BYTES
 
 
 async def test_a_pass_of_the_loop_has_a_bounded_number_of_turns():
