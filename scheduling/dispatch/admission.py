@@ -36,7 +36,7 @@ class AdmissionOptions:
     """Apply rates to calls of active runs, too, as plain rate limits do. Budgets and parallel-call
     limits always apply to them."""
     openings_per_minute: int = 600
-    """Maximum empty interactions that one user may open per minute; they are not calls."""
+    """Maximum empty interactions that one user of an app may open per minute; they are not calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Admission:
         self._options = options
         self._contracts = Contracts()
         self._openings = SlidingLog()
-        """Recent openings of empty interactions, by user."""
+        """Recent openings of empty interactions, by user of an app."""
         self._prices: dict[str, TokenPrice] = {}
         """Prices of the calls in progress."""
 
@@ -96,12 +96,12 @@ class Admission:
                 self._prices[call.call_id] = event.price
         return decision
 
-    def open(self, tenant: str, user: str, now_s: float) -> None:
-        """Count an empty interaction that a user opens.
+    def open(self, owner: tuple[str, str, str], now_s: float) -> None:
+        """Count an empty interaction that a user of an app opens; ``owner``: tenant, app and user.
 
         Raises OpeningRateError over ``openings_per_minute``; the opening then does not count.
         """
-        key, most = f"{tenant}/{user}", self._options.openings_per_minute
+        key, most = "/".join(owner), self._options.openings_per_minute
         if self._openings.count(key, now_s) >= most:
             wait_s = self._openings.free_after_s(key, most, now_s, record_now=False)
             raise OpeningRateError(

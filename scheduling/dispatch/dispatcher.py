@@ -392,7 +392,7 @@ class Dispatcher:
 
     def _on_interaction_opened(self, event: ev.InteractionOpened, now_s: float) -> list[ev.Command]:
         owner = (event.tenant, event.app, event.user)
-        self.admission.open(event.tenant, event.user, now_s)
+        self.admission.open(owner, now_s)
         ended = self.tracker.open(
             event.interaction_id, owner, now_s, event.sink, declared=event.declared
         )

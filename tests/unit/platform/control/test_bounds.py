@@ -155,6 +155,7 @@ async def test_opened_runs_have_a_share_and_a_rate_limit(make_world):
         await world.control.open_interaction(*("c", "t", "app", "u"))
     assert (raised.value.code, raised.value.headers["Retry-After"]) == ("too_many_openings", "60")
     await world.control.open_interaction(*("c", "t", "app", "v"))
+    await world.control.open_interaction(*("other/c", "t", "other", "u"))
     world.pass_time(61)
     await world.control.open_interaction(*("d", "t", "app", "u"))
 
