@@ -224,7 +224,7 @@ def decode_attention(
 
 def _padded(size: int) -> int:
     """Return the size of a block's side: a power of two, and no less than a matrix product takes."""
-    return max(16, triton.next_power_of_2(size))
+    return max(16, 1 << (size - 1).bit_length())
 
 
 TILE_ROWS = 64
