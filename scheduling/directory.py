@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from fairserve.interactions.call import TENANT_LEVELS
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
+from fairserve.scheduling.declared_trust import DeclaredTrust
 from fairserve.scheduling.events import (
     AppChanged,
     ContractChanged,
     TenantChanged,
     UserChanged,
 )
-from fairserve.scheduling.fairness.declared_trust import DeclaredTrust
 from fairserve.throttling.base import Arrival, Limits
 from fairserve.throttling.quotas.contracts import Holder
 from fairserve.throttling.quotas.quota import UNLIMITED, Quota

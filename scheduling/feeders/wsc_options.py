@@ -40,7 +40,7 @@ class WscOptions:
     (:mod:`fairserve.scheduling.fairness.weight_cap`); infinite (the paper) means no cap."""
     declared_trust: float = 32.0
     """Maximum typical calls that a tenant may gain by declarations that no calls have confirmed
-    (:mod:`fairserve.scheduling.fairness.declared_trust`); infinite (the paper) means no bound."""
+    (:mod:`fairserve.scheduling.declared_trust`); infinite (the paper) means no bound."""
     run_priority: Literal["progress", "arrival"] = "arrival"
     """Choice among the active runs within the slack: ``arrival`` takes that of the least served
     client, ``progress`` the one with the fewest expected calls until its end. In a mix of long and

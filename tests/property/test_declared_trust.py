@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.scheduling import events as ev
+from fairserve.scheduling.declared_trust import REGAINED, DeclaredTrust
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
-from fairserve.scheduling.fairness.declared_trust import REGAINED, DeclaredTrust
 from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits

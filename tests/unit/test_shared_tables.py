@@ -394,7 +394,7 @@ NOT_SHARED = {
     "scheduling/fairness/counter_node.py": "heaps of entries that are counted elsewhere",
     "scheduling/fairness/falls.py": "one entry of each client that is counted elsewhere",
     "scheduling/fairness/newcomers.py": "users by app; the app with most forgets its oldest",
-    "scheduling/fairness/declared_trust.py": "a tenant that is forgotten is a new one",
+    "scheduling/declared_trust.py": "a tenant that is forgotten is a new one",
     "scheduling/fairness/weight_cap.py": "a tenant that is forgotten is a new one",
     "scheduling/feeders/earliest.py": "one entry of each queued call",
     "scheduling/feeders/fcfs.py": "one entry of each queued call",
