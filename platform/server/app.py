@@ -143,7 +143,13 @@ def create_app(
 
 
 def error_response(request: Request, error: FairServeError) -> JSONResponse:
-    """Return the answer to a request that failed before anything was sent."""
+    """Return the answer to a request that failed before anything was sent.
+
+    It names the coding of a compressed body, which may be that of a proxy and not of the client.
+    """
+    coding = getattr(request.state, "coding", None)
+    if coding is not None and isinstance(error, InvalidRequestError):
+        error.message = f"{error.message} (in the body that was decoded from {coding})"
     body = error_body(error) if wants_messages_format(request.scope) else error.body()
     return JSONResponse(body, status_code=error.status, headers=error.headers)
 

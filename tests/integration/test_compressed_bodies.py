@@ -56,6 +56,16 @@ def post(server, key, path, data, coding, **headers):
     return server.send(key, "POST", path, content=data, headers=headers)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_an_invalid_body_is_rejected_with_its_coding(server, path):
+    """The client may not know that a proxy compressed it."""
+    answer = post(server, server.key, path, gzip.compress(b'{"model": 5}'), "gzip")
+    assert answer.status_code == 400
+    assert "decoded from gzip" in answer.json()["error"]["message"]
+    plain = server.send(server.key, "POST", path, json={"model": 5})
+    assert "decoded" not in plain.text
+
+
 @pytest.mark.parametrize("coding", ENCODE)
 def test_each_endpoint_reads_each_coding(server, coding):
     for path, body in BODIES.items():

@@ -253,6 +253,7 @@ def _decoding(request: Request) -> Decoding | None:
     coded = (b"content-encoding", b"content-length")
     headers = request.scope["headers"]
     request.scope["headers"] = [each for each in headers if each[0] not in coded]
+    request.state.coding = coding
     return Decoding(coding)
 
 
