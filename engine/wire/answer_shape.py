@@ -19,6 +19,8 @@ from fairserve.engine.wire.tool_call_parts import ToolCallParts
 
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter"})
 """Values of ``finish_reason`` that end an answer. Others (``abort``, ``error``) interrupt it."""
+_OTHER_NAMES = {"eos_token": "stop", "stop_sequence": "stop"}
+"""Names of text-generation-inference for the same."""
 LEAST_LOGPROB = -9999.0
 """OpenAI's log probability of a token that is very unlikely."""
 _CHAT = "/v1/chat/completions"
@@ -59,8 +61,10 @@ class AnswerShape:
                 _check_text(choice)
             if choice.get("logprobs") is not None:
                 self._check_logprobs(choice["logprobs"])
+            if choice.get("finish_reason") == "":  # some servers write it for null
+                choice["finish_reason"] = None
             if choice.get("finish_reason") is not None:
-                _check_reason(choice["finish_reason"])
+                _check_reason(choice)
                 self._finished[index] = True
                 if index in self._tools:
                     self._tools[index].end()
@@ -80,7 +84,7 @@ class AnswerShape:
             index = self._index(choice, place)
             if index in self._finished:
                 raise MalformedAnswerError(f"it sent two choices with index {index}")
-            _check_reason(choice.get("finish_reason"))
+            _check_reason(choice)
             if choice.get("logprobs") is not None:
                 self._check_logprobs(choice["logprobs"])
             self._finished[index] = True
@@ -192,7 +196,10 @@ def _check_message(choice: dict[str, Any]) -> None:
             function["arguments"] = ""
 
 
-def _check_reason(reason: Any) -> None:
+def _check_reason(choice: dict[str, Any]) -> None:
+    reason = choice.get("finish_reason")
+    if isinstance(reason, str) and reason in _OTHER_NAMES:
+        reason = choice["finish_reason"] = _OTHER_NAMES[reason]
     if not isinstance(reason, str) or reason not in FINISH_REASONS:
         shown = repr(reason[:40]) if isinstance(reason, str) else type(reason).__name__
         raise MalformedAnswerError(f"it ended the answer with finish_reason {shown}")
@@ -202,7 +209,8 @@ def _check_texts(fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         if type(value) is not str and value is not None and name in _TEXTS:
             raise _wrong(name, value, "text or null")
-    if fields.get("function_call"):  # nothing requests it
+    call = fields.get("function_call")  # nothing requests it; some servers write an empty one
+    if call and not (isinstance(call, dict) and not any(call.values())):
         raise MalformedAnswerError("it sent function_call; must be tool_calls")
 
 

@@ -17,6 +17,8 @@ from fairserve.engine.wire.worker_json import parse_object
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """Maximum size of a single event, which is held in memory; a longer one breaks the answer."""
+_BOM = b"\xef\xbb\xbf"
+"""The byte order mark, which may precede the first line."""
 
 
 class StreamEvents:
@@ -28,24 +30,29 @@ class StreamEvents:
         self._shape = shape
         self._is_object: bool | None = None
         """True if the answer is one object; None while nothing has arrived."""
+        self._at_start = True
 
     def feed(self, received: bytes) -> list[bytes]:
         """Return the contents of the events that are whole now.
 
         Raises MalformedAnswerError for an event that is too long.
         """
-        if self._is_object is None and (start := received.lstrip()):
+        if self._is_object is None and (start := received.lstrip(_BOM + b" \t\r\n")):
             self._is_object = start.startswith(b"{")
         *lines, rest = (received,) if self._is_object else received.split(b"\n")
         if lines:
             lines[0] = bytes(self._tail) + lines[0]
             self._tail.clear()
+            if self._at_start:
+                lines[0] = lines[0].removeprefix(_BOM)
+                self._at_start = False
         self._tail += rest
         if len(self._tail) > MAX_EVENT_BYTES:
             raise MalformedAnswerError(f"it sent an event over {MAX_EVENT_BYTES} bytes")
         # One line is one event here: the dialect never splits JSON over several data lines. Comments
-        # (keep-alive) and other fields are skipped.
-        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+        # and lines without data (keep-alive), and other fields, are skipped.
+        found = (line[5:].strip() for line in lines if line.startswith(b"data:"))
+        return [data for data in found if data]
 
     def flush(self) -> list[bytes]:
         """Return the content of a last event without a line end, once the answer has ended."""

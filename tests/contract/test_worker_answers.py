@@ -197,6 +197,12 @@ STREAMS = [
         [events(chunk([choice({"function_call": {"a": 1}})]))],
         failed(),
     ),
+    (
+        "function-call-empty",
+        ONE_OF_CHAT,
+        [events(chunk([choice({"content": "x", "function_call": {"name": ""}})]), end())],
+        good("x"),
+    ),
     ("logprobs-text", ONE_OF_CHAT, [events(say("x", logprobs="x"), end())], failed("logprobs")),
     (
         "token-null",
@@ -395,7 +401,14 @@ STREAMS = [
     # Ends.
     ("abort", ALL, [events(say("one"), end("abort"))], cut("one", says="'abort'")),
     ("error-finish", CHAT, [events(say("one"), end("error"))], cut("one", says="'error'")),
-    ("empty-finish", CHAT, [events(say("one"), end(""))], cut("one", says="''")),
+    ("empty-finish", CHAT, [events(say("one"), end(""))], cut("one")),
+    (
+        "empty-finishes",
+        ALL,
+        [events(say("o", finish=""), say("ne", finish=""), end())],
+        good("one"),
+    ),
+    ("eos-token", CHAT, [events(say("one"), end("eos_token"))], good("one")),
     ("odd-finish", CHAT, [events(say("one"), end(7))], cut("one", says="finish_reason int")),
     ("abort-first", ALL, [events(ROLE, end("abort")), OK], retried("fine")),
     ("no-end", ALL, [events(say("one"))], cut("one")),
@@ -487,6 +500,7 @@ WHOLES = [
         [answer(message(finish=None))],
         once("finish_reason NoneType"),
     ),
+    ("whole-eos", ONE_OF_CHAT, [answer(message(finish="stop_sequence"))], good("one two")),
     ("whole-list", ONE_OF_CHAT, [whole([1])], once("not a JSON object")),
     ("whole-html", (*CHAT, "batch"), [whole(b"<html>")], once("not JSON")),
     ("whole-empty", ONE_OF_CHAT, [whole(b"")], once("not JSON")),
@@ -601,6 +615,12 @@ TEXT_USAGES = [
 
 TEXT_STREAMS = [
     ("text", ("text",), [events(chunk([text("one", None)]), chunk([text("")]))], good("one")),
+    (
+        "text-empty-finishes",
+        ("text", "text openai"),
+        [events(chunk([text("one", "")]), chunk([text("")]))],
+        good("one"),
+    ),
     ("text-null", ("text",), [events(chunk([None]))], failed("choices[]")),
     ("text-number", ("text",), [events(chunk([text(5)]))], failed("text")),
     ("text-chat", ("text",), [events(say("x"), end())], failed("without text")),

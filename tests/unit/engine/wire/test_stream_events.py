@@ -19,7 +19,7 @@ def chunk(text, finish=None, index=0):
 
 
 CHUNKS = [chunk("ä"), chunk("b", index=1), chunk("", "stop"), chunk("", "length", 1)]
-RAW = b": waiting\n\n" + b"".join(
+RAW = b"\xef\xbb\xbf: waiting\n\ndata:\n\ndata: \r\n\r\n" + b"".join(
     b"event: x\r\ndata:" + json.dumps(each).encode() + b"\r\n\r\n" for each in CHUNKS
 )
 
@@ -38,6 +38,19 @@ def test_any_split_gives_the_same_chunks(cuts):
     parts = [RAW[start:end] for start, end in pairwise(places)]
     events = new_events()
     assert read_all(events, *parts, b"data: [DONE]\n\n") == [*CHUNKS, None]
+
+
+@given(st.integers(0, 12))
+def test_a_byte_order_mark_precedes_the_first_event_or_the_object(cut):
+    chunks = [chunk("a"), chunk("", "stop")]
+    lines = b"\xef\xbb\xbf" + b"".join(b"data: %s\n\n" % json.dumps(c).encode() for c in chunks)
+    assert read_all(new_events(), lines[:cut], lines[cut:]) == chunks
+    message = {"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}
+    whole = b"\xef\xbb\xbf" + json.dumps({"choices": [message]}).encode()
+    events = new_events()
+    assert events.feed(whole[:cut]) + events.feed(whole[cut:]) == []
+    (event,) = events.flush()
+    assert events.read(event)["choices"][0]["delta"] == {"content": "a", "tool_calls": []}
 
 
 @pytest.mark.parametrize("missing", [1, 2])
