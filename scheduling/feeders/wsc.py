@@ -135,6 +135,7 @@ class WscFeeder:
         self._offered: tuple[str, tuple[bool, ...]] | None = None
         """Call of the last selection without some lanes, and whether siblings took part, by level."""
         self._others: tuple[Feeder, ...] = ()
+        self._margin = _margin(options)
 
     # --- Algorithm 1 ------------------------------------------------------------------------------
 
@@ -242,14 +243,17 @@ class WscFeeder:
         """Return the levels at which a sibling wanted the worker, and the most to charge at each.
 
         Where siblings wait for other workers only, the call is charged up to the least served of
-        them: capacity that none of them could use is neither a debt nor a credit.
+        them, less the margin: capacity that none of them could use is neither a debt nor a credit,
+        and takes from a client that waits beside them, too, no turn that the slacks have put off.
         """
         offered, self._offered = self._offered, None
         if offered is None or offered[0] != call_id:
             return (self._counters.contended(node) if self._others else ()), None
         behind = self._counters.behind(node)
         limits = zip(offered[1], behind, strict=True)
-        return offered[1], tuple(math.inf if wanted else least for wanted, least in limits)
+        return offered[1], tuple(
+            math.inf if wanted else max(0.0, least - self._margin) for wanted, least in limits
+        )
 
     def _begin(self, interaction_id: str) -> None:
         """Give priority to an interaction's queued calls once one of its calls is dispatched."""
@@ -594,6 +598,16 @@ def _better(
         return best
     key = (-match, found)
     return key if best is None or key < best else best
+
+
+def _margin(options: WscOptions) -> float:
+    """Return by how much a client may stay behind siblings who cannot use its workers.
+
+    It is a typical call more than the larger slack, so that the client is out of reach of the slacks
+    where it waits beside them. An infinite slack has no such turn.
+    """
+    slacks = (options.interaction_slack, options.locality_slack)
+    return 1.0 + max(slack for slack in (0.0, *slacks) if slack < math.inf)
 
 
 def _first(node: Node) -> _Queued:

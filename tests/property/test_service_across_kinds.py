@@ -25,13 +25,14 @@ class Kinds:
         self.feeder = WscFeeder(directory, Locality(1, 16), WscOptions(locality_slack=0.0))
         self.levels, self.number, self.waiting = levels, 0, {}
 
-    def fill(self, who, kinds, calls=2):
+    def fill(self, who, kinds, calls=2, run=None):
         """Make calls of a client wait that only these kinds of workers can take."""
         while self.waiting.get((who, kinds), 0) < calls:
             self.number += 1
             call = make_call(f"{who}{self.number}", user=who, tokens=range(50), output=50)
             call.client = tuple(name.format(who) for name in self.levels)
             call.kinds, call.expected_output_tokens = kinds, 50
+            call.interaction_id = run or call.interaction_id
             self.feeder.add(call)
             self.waiting[who, kinds] = self.waiting.get((who, kinds), 0) + 1
 
@@ -92,3 +93,19 @@ def test_a_call_that_any_worker_can_take_makes_them_contended(levels):
         queue.fill("c", frozenset())
         got.append(queue.serve(GPU))
     assert got.count("a") == pytest.approx(30, abs=2)
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+def test_workers_that_nobody_else_can_use_take_no_turn_from_a_client_beside_a_run_in_progress(
+    levels,
+):
+    """a begins runs on NPUs beside c's run in progress, and has the GPUs for itself meanwhile."""
+    queue = Kinds(levels)
+    got = []
+    for _ in range(200):
+        queue.fill("a", GPU)
+        queue.fill("a", NPU)
+        queue.fill("c", NPU, run="c's")
+        assert queue.serve(GPU) == "a"
+        got.append(queue.serve(NPU))
+    assert got.count("a") == pytest.approx(100, abs=3)

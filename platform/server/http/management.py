@@ -5,6 +5,10 @@ places (:mod:`fairserve.platform.base.bulkhead`). So a request that waits holds 
 has a place waits for nothing of other tenants. Tenants take turns; one tenant has half of the places at
 most. The requests of a key and of a tenant that wait or run are bounded; more are answered 429.
 
+Before that each of them, with a key or without, waits for its turn on the event loop, in rotation of the
+addresses of clients (:mod:`fairserve.engine.wire.loop_turns`): a crowd of them, such as eighty for paths
+that do not exist, makes no pass of the loop longer, so calls do not wait for it.
+
 A request takes its place when its body has arrived, and releases it when its answer begins: neither a
 slow upload nor a slow reader holds one.
 
@@ -25,6 +29,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairserve.engine.wire.loop_turns import LoopTurns
 from fairserve.platform.base.bulkhead import as_management, work_for
 from fairserve.platform.base.errors import FairServeError, RateLimitedError
 from fairserve.platform.base.turns import Turns
@@ -63,16 +68,21 @@ class Management:
     def __init__(self, app: ASGIApp, answer: Answer) -> None:
         """``answer`` makes the response of a rejected request."""
         self._app, self._answer = app, answer
+        self._loop_turns = LoopTurns()
         self._turns = Turns(PLACES, TENANT_PLACES)
         self._of_key: Counter[str] = Counter()
         self._of_tenant: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http" or not _is_management(scope):
+        if scope["type"] != "http" or _is_call(scope):
             await self._app(scope, receive, send)
             return
         request = Request(scope)
+        await self._loop_turns.next(address_of(request))
+        if not _is_management(scope):
+            await self._app(scope, receive, send)
+            return
         asker = await _asker(request)
         if asker is None:
             with as_management():
@@ -141,14 +151,18 @@ class _TooManyError(Exception):
         )
 
 
+def _is_call(scope: Scope) -> bool:
+    return scope["method"] == "POST" and scope["path"] in _OF_CALLS
+
+
 def _is_management(scope: Scope) -> bool:
-    """Return whether a request is for the API or the console, and makes no call."""
+    """Return whether a request that makes no call is for the API or the console."""
     path: str = scope["path"]
     top = path.split("/", 2)[1] if path.startswith("/") else ""
     if top not in ("v1", "admin", "console", "metrics"):
         return False
     if scope["method"] == "POST":
-        return path not in _OF_CALLS
+        return True
     return not any(path.startswith(each) for each in _WITHOUT_DATABASE)
 
 

@@ -7,7 +7,9 @@ import pytest
 from starlette.responses import Response
 from until import settle
 
+from fairserve.engine.wire.loop_turns import TURNS_PER_PASS
 from fairserve.platform.base.bulkhead import is_management
+from fairserve.platform.base.errors import AuthenticationError
 from fairserve.platform.server.http.management import (
     KEY_REQUESTS,
     PLACES,
@@ -144,3 +146,32 @@ async def test_which_requests_use_the_threads_and_connections_of_management(
 ):
     await world.sends("a", method=method, path=path)
     assert world.as_management == [management]
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/console/apps", "/v1/apps"])
+async def test_a_crowd_without_a_key_begins_a_few_requests_in_each_pass_of_the_loop(path):
+    began = []
+
+    async def app(scope, receive, send):
+        began.append(scope["name"])
+
+    gate = Management(app, lambda request, error: Response(status_code=error.status))
+    state = {"key_error": AuthenticationError("no key")}
+
+    def request(address, **changes):
+        own = {"client": (address, 1), "name": address, "state": dict(state), **changes}
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [], **own}
+        return asyncio.create_task(gate(scope, None, None))
+
+    tasks = [request("crowd") for _ in range(80)]
+    await asyncio.sleep(0)
+    tasks.append(request("other"))
+    tasks.append(request("call", method="POST", path="/v1/chat/completions"))
+    await asyncio.sleep(0)
+    assert began == ["call"]
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert "other" in began
+    assert 0 < began.count("crowd") <= 4 * TURNS_PER_PASS
+    await asyncio.gather(*tasks)
+    assert began.count("crowd") == 80
