@@ -261,6 +261,20 @@ def test_a_function_of_a_chat_tool_has_listed_fields_only(more):
 
 
 @pytest.mark.parametrize(
+    "tool",
+    [
+        {**TOOL_OF["chat"]({}), "strict": True},
+        {**TOOL_OF["chat"]({}), "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+        {"type": "function", "function": {"name": "f", "cache_control": {"type": "ephemeral"}}},
+    ],
+)
+def test_a_tool_may_have_the_marks_of_other_formats(tool):
+    assert chat({"tools": [tool]})["tools"] == [tool]
+    mark = {**TOOL_OF["chat"]({}), "cache_control": {"type": "ephemeral", "ttl": ADDRESS}}
+    assert rejected("chat", {"tools": [mark]}).param == "tools[0].cache_control.ttl"
+
+
+@pytest.mark.parametrize(
     ("choice", "param"),
     [
         ({"type": "mcp", "server_label": "x"}, "tool_choice.type"),
@@ -283,7 +297,7 @@ SCHEMAS = [
     {"$recursiveRef": "other.json"},
     {"$ref": "other.json#/a"},
     {"$ref": ""},
-    {"$id": ADDRESS},
+    {"properties": {"a": {"$id": ADDRESS}}},
     {"$schema": ADDRESS},
     {"$schema": "https://json-schema.org.evil/x"},
     {"$vocabulary": {ADDRESS: True}},
@@ -319,11 +333,15 @@ def test_a_schema_refers_to_nothing_outside(protocol):
             assert "$" in error.message, schema
         own = {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "$id": "Answer",
+            "$id": ADDRESS,
             "properties": {"a": {"$ref": "#/$defs/b"}, "$ref": {"type": "string"}},
             "$defs": {"b": {"description": "see https://example.org"}},
         }
-        READERS[protocol][0](place(own))
+        body = place(own)
+        read = READERS[protocol][0](body)
+        assert protocol == "program" or ADDRESS not in str(read), "no worker gets the id"
+        assert body == place(own), "it is not changed in place"
+        assert "#/$defs/b" in str(read)
 
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

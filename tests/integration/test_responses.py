@@ -239,6 +239,7 @@ def test_a_conversation_is_one_run_that_its_responses_extend(server, client, key
     assert len(client.conversations.items.create(run, items=added).data) == 1
     client.conversations.update(run, metadata={"trip": "land"})
     assert client.conversations.retrieve(run).metadata == {"trip": "land"}
+    assert client.conversations.update(run, metadata=None).metadata == {}
     with pytest.raises(openai.NotFoundError):
         ask(client, "say x", user="bob", **place)
     _, app = server.new_tenant("stranger")

@@ -2,7 +2,8 @@
 
 A schema that takes long to compile holds up the calls of everybody at its worker, and costs no tokens.
 So size, depth, patterns and counted repetitions are bounded. Some compilers fetch what a schema refers
-to: a reference must lead into the schema itself, wherever it is.
+to: a reference must lead into the schema itself, wherever it is. The ``$id`` of a whole schema may be an
+address, as many are: it is left out (:func:`without_id`), because such references do not need it.
 
 Weakness: the bounds are rules of thumb; within them schemas differ in what they cost.
 """
@@ -50,10 +51,19 @@ def schema_problem(schema: Any) -> str:
             left += [(each, depth + 1) for each in value]
         elif isinstance(value, dict):
             for name, each in value.items():
+                if depth == 1 and name == "$id":
+                    continue
                 if problem := _keyword_problem(name, each):
                     return problem
                 left.append((each, depth + 1))
     return ""
+
+
+def without_id(schema: Any) -> Any:
+    """Return a schema without its own ``$id``. Any value may be passed; nothing is changed in place."""
+    if isinstance(schema, dict) and "$id" in schema:
+        return {name: value for name, value in schema.items() if name != "$id"}
+    return schema
 
 
 def _keyword_problem(name: str, value: Any) -> str:

@@ -22,6 +22,7 @@ from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.control.messages import Grant
 from fairserve.platform.fleet.prompt import Prompt
 from fairserve.platform.serving.completions.merge import Merger, WholeCompletion
+from fairserve.platform.serving.completions.output_schema import without_id
 from fairserve.platform.serving.completions.schemas import (
     ChatBody,
     CompletionBody,
@@ -219,7 +220,21 @@ def read_fields(path: CompletionPath, plain: dict[str, Any]) -> CompletionReques
         raise invalid(error, plain) from error
     except RequestFieldError as error:
         raise InvalidRequestError(str(error), param=error.field, code=error.code) from error
+    _leave_out_ids(plain)
     return CompletionRequest(path, plain, body)
+
+
+def _leave_out_ids(plain: dict[str, Any]) -> None:
+    """Leave the schemas' own ids out of valid fields, whose objects around schemas are copies."""
+    holders = [(tool["function"], "parameters") for tool in plain.get("tools") or ()]
+    format_ = plain.get("response_format") or {}
+    holders += [
+        (format_.get("json_schema") or {}, "schema"),
+        (plain.get("structured_outputs") or {}, "json"),
+    ]
+    for holder, name in holders:
+        if name in holder:
+            holder[name] = without_id(holder[name])
 
 
 def _parse(path: CompletionPath, raw: bytes, check_size: CheckSize) -> CompletionRequest:

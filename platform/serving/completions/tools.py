@@ -21,6 +21,13 @@ MAX_NAME_CHARS = 128
 FunctionName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 
 
+class CacheMark(StrictPart):
+    """A mark for caching in Anthropic's format. It has no effect: every prefix is cached."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
 class ChatFunction(StrictPart):
     """A function that the model may call."""
 
@@ -28,13 +35,16 @@ class ChatFunction(StrictPart):
     description: str | None = None
     parameters: Schema | None = None
     strict: bool | None = None
+    cache_control: CacheMark | None = None
 
 
 class ChatTool(StrictPart):
-    """A tool of a chat call."""
+    """A tool of a chat call. Some clients write ``strict`` beside its function."""
 
     type: Literal["function"]
     function: ChatFunction
+    strict: bool | None = None
+    cache_control: CacheMark | None = None
 
 
 class ChosenFunction(StrictPart):

@@ -30,9 +30,9 @@ class ConversationCreate(Strict):
 
 
 class ConversationUpdate(Strict):
-    """New metadata."""
+    """New metadata; null: none."""
 
-    metadata: Metadata
+    metadata: Metadata | None
 
 
 class ItemsCreate(Strict):
@@ -63,7 +63,7 @@ async def update_conversation(
     conversation_id: ObjectId, request: Request, principal: AppPrincipal, body: ConversationUpdate
 ) -> dict[str, Any]:
     """Replace the metadata."""
-    return await _service(request).update(principal, conversation_id, body.metadata)
+    return await _service(request).update(principal, conversation_id, body.metadata or {})
 
 
 @router.delete("/{conversation_id}")
