@@ -61,6 +61,10 @@ TOKENIZE_S = 10.0
 """Maximum seconds for a worker to tokenise a prompt."""
 MAX_TOKENS_BYTES = 64 * 1024 * 1024
 """Maximum size of a list of token ids."""
+MAX_TEMPLATE_TOKENS = 1_024
+"""Tokens that a template may add to a prompt; a token of the prompt has one byte or more."""
+MAX_TOKEN_ID_BYTES = 64
+"""Maximum size of one token in a list of them."""
 MODELS_PROBE_S = 5.0
 """Minimum seconds between probes of a server without a health check, which lists its models."""
 PAUSE_S = 1.0
@@ -314,23 +318,28 @@ class HttpWorkerClient:
         """Return the token ids of a prompt, by vLLM's ``/tokenize``.
 
         Raises WorkerRejectedError for a prompt that the worker rejects, WorkerUnavailableError for
-        everything else.
+        everything else, also for more tokens than the prompt can have.
         """
+        data = orjson.dumps(body)
+        most = len(data) + MAX_TEMPLATE_TOKENS
         try:
             async with self._session.post(
                 self.base_url + "/tokenize",
-                data=orjson.dumps(body),
+                data=data,
                 headers={"content-type": "application/json", **self._headers},
                 timeout=aiohttp.ClientTimeout(total=TOKENIZE_S),
                 allow_redirects=False,
             ) as response:
-                answer = await _read(response, MAX_TOKENS_BYTES)
+                answer = await _read(response, min(MAX_TOKENS_BYTES, MAX_TOKEN_ID_BYTES * most))
             if response.status in (400, 422):
                 rejected = WorkerRejectedError(400, _error_of(answer, response.status))
                 raise public_rejection(rejected, self._private)
             if response.status != 200:
                 raise WorkerUnavailableError(f"/tokenize answers {response.status}")
-            return _token_ids(orjson.loads(answer)["tokens"])
+            ids = _token_ids(orjson.loads(answer)["tokens"])
+            if len(ids) > most:
+                raise ValueError(f"it counts {len(ids)} tokens in {len(data)} bytes")
+            return ids
         except _BAD_ANSWER as error:
             raise WorkerUnavailableError(f"/tokenize: {_describe_unreached(error)}") from error
 

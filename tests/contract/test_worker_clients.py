@@ -270,6 +270,16 @@ async def test_a_prompt_is_counted_by_a_list_of_ids_only(world, tokens):
     assert list(await world.http.tokenize({"model": "m", "prompt": "a"})) == [1, 2**32 - 1]
 
 
+async def test_a_prompt_has_no_more_tokens_than_its_bytes_and_a_template(world):
+    world.server.tokens = [7] * 1_100
+    with pytest.raises(WorkerUnavailableError, match="counts 1100 tokens in 26 bytes"):
+        await world.http.tokenize({"model": "m", "prompt": "a"})
+    assert len(await world.http.tokenize({"model": "m", "prompt": "a" * 100})) == 1_100
+    world.server.tokens = [7] * 1_000_000
+    with pytest.raises(WorkerUnavailableError, match="longer than"):
+        await world.http.tokenize({"model": "m", "prompt": "a"})
+
+
 async def test_probes_report_health(world):
     assert await world.http.probe() == ""
     world.server.healthy = False
