@@ -13,8 +13,14 @@ from typing import Generic, TypeVar
 
 from fairserve.interactions.tracking.shares import Owner, Shares
 
+
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+def tick_share(entries: int) -> int:
+    """Return how many of some entries a tick may remove, so that none takes long."""
+    return max(256, entries // 64)
 
 
 class SharedTable(Generic[K, V]):
@@ -59,8 +65,10 @@ class SharedTable(Generic[K, V]):
         return value
 
     def expire(self, now_s: float) -> None:
-        """Remove expired entries. O(removed)."""
-        while self._entries:
+        """Remove expired entries, at most a share at a time: nothing reads those that remain."""
+        for _ in range(tick_share(len(self._entries))):
+            if not self._entries:
+                return
             key, (until_s, _, _) = next(iter(self._entries.items()))
             if until_s > now_s:
                 return

@@ -54,7 +54,7 @@ from fairserve.interactions.tracking.immunity import ImmunityRule
 from fairserve.interactions.tracking.run import Attachment, RestoredRun, Run, RunState, WasteCause
 from fairserve.interactions.tracking.run_end import RunEnd, cause_of, state_of
 from fairserve.interactions.tracking.run_index import RunIndex
-from fairserve.interactions.tracking.shared_table import SharedTable
+from fairserve.interactions.tracking.shared_table import SharedTable, tick_share
 from fairserve.interactions.tracking.shares import Owner, Shares
 
 ANSWERS_PER_CALL = 16
@@ -450,12 +450,16 @@ class Tracker:
         return self._end(run, state), []
 
     def expire(self, profile_of: Callable[[str], AppProfile], now_s: float) -> list[RunEnd]:
-        """End the runs that were idle for their app's time-out. O(ended * log live)."""
+        """End the runs that were idle for their app's time-out, at most a share of all at a time.
+
+        The rest is for the next ticks, the longest due first.
+        """
         self._dormant.expire(now_s)
         self._continuable.expire(now_s)
         self._index.expire(now_s)
         due: list[tuple[float, str]] = []
-        while self._expiry and self._expiry[0][0] <= now_s:
+        most = tick_share(len(self._runs))
+        while self._expiry and self._expiry[0][0] <= now_s and len(due) < most:
             checked_s, interaction_id = heapq.heappop(self._expiry)
             run = self._runs.get(interaction_id)
             if run is None or run.due_s != checked_s:

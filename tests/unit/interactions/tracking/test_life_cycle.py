@@ -288,3 +288,12 @@ def test_invalid_limits_name_the_allowed_range(options):
 def test_invalid_options_are_rejected(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} is"):
         Tracker(**options)
+
+
+def test_a_tick_ends_a_share_of_many_idle_runs_and_the_next_ones_the_rest():
+    tracker = Tracker(reopen_grace_s=5.0)
+    for number in range(600):
+        tracker.open(f"run{number}", OWNER, number / 1000)
+    ends = [tracker.expire(profile_of, 100.0 + tick) for tick in range(4)]
+    assert [len(each) for each in ends] == [256, 256, 88, 0]
+    assert [end.interaction_id for each in ends for end in each] == [f"run{n}" for n in range(600)]
