@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 
 from fairserve.interactions.tracking.shares import Owner, Shares
 
-
 K = TypeVar("K")
 V = TypeVar("V")
 
