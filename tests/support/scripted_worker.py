@@ -213,11 +213,12 @@ class ScriptedWorker:
         if word == "use":
             names = said.split()
             does = f"meet {len(names)}" if len(names) > 1 else "ok"
-            for index, name in enumerate(names):
+            for count, name in enumerate(names, 1):
                 function = {"name": name, "arguments": json.dumps({"input": f"{does} {name}"})}
-                asked = {"index": index, "id": f"of_{name}", "type": "function"}
-                await self._send(response, {"tool_calls": [{**asked, "function": function}]}, 3)
-            await self._send(response, {}, 3, finish_reason="tool_calls")
+                asked = {"index": count - 1, "id": f"of_{name}", "type": "function"}
+                asked["function"] = function
+                await self._send(response, {"tool_calls": [asked]}, 3 * count)
+            await self._send(response, {}, 3 * len(names), finish_reason="tool_calls")
             await response.write(b"data: [DONE]\n\n")
             return
         if word == "think":
