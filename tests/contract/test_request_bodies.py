@@ -383,6 +383,13 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
             "content[0].input_audio.url",
         ),
         ({"content": [{"type": "input_audio", "input_audio": "x"}]}, "content[0].input_audio"),
+        ({"content": [{"type": "text", "text": {"url": ADDRESS}}]}, "content[0].text"),
+        ({"content": [{"type": "refusal", "refusal": [ADDRESS]}]}, "content[0].refusal"),
+        ({"name": {"url": ADDRESS}}, "name"),
+        ({"tool_call_id": [ADDRESS]}, "tool_call_id"),
+        ({"refusal": {"url": ADDRESS}}, "refusal"),
+        ({"reasoning": [{"url": ADDRESS}]}, "reasoning"),
+        ({"reasoning_content": {"url": ADDRESS}}, "reasoning_content"),
     ],
 )
 def test_the_parts_of_a_message_bring_no_addresses(message, param):

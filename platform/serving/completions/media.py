@@ -1,4 +1,7 @@
-"""Check the media of a message: their bytes come with the call, and workers fetch nothing."""
+"""Check the parts of a message: texts are texts, and the bytes of media come with the call.
+
+Workers fetch nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import Any
 
 ADDRESSED = ("image_url", "video_url", "audio_url")
 """Parts whose media is at an address."""
+TEXTS = ("text", "refusal")
+"""Parts that are texts."""
 ADDRESSED_FIELDS = frozenset({"url", "detail"})
 AUDIO_FIELDS = frozenset({"data", "format"})
 MAX_WORD_CHARS = 32
@@ -14,6 +19,9 @@ MAX_WORD_CHARS = 32
 
 def media_problem(part: Mapping[str, Any]) -> str:
     """Return the problem of a part of a message, as ``field|text``; empty if there is none."""
+    for name in TEXTS:
+        if not isinstance(part.get(name, ""), str):
+            return f"{name}|must be a text"
     for name in ADDRESSED:
         if (media := part.get(name)) is not None:
             plain = {"url": media} if isinstance(media, str) else media

@@ -207,6 +207,11 @@ class Message(StrictPart):
 
     role: NonEmpty
     content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[ChatToolCall] | None = None
 
 
@@ -256,7 +261,9 @@ class ChatBody(CompletionBody):
 
     @model_validator(mode="after")
     def _check_media(self) -> ChatBody:
-        """Reject addresses: workers would fetch them, in a network that clients must not reach."""
+        """Reject addresses: workers would fetch them, in a network that clients must not reach. Objects
+        in place of texts, whose tokens would not be counted, are rejected, too.
+        """
         for number, message in enumerate(self.messages):
             parts = message.content if isinstance(message.content, list) else ()
             for index, part in enumerate(parts):
