@@ -247,7 +247,7 @@ BAD_BODIES = [
     ({"model": "gpt-5"}, 404, "model", "model_not_found"),
     ({"temperature": "hot"}, 400, "temperature", None),
     ({"n": 0}, 400, "n", None),
-    ({"stop": [""]}, 400, "stop", None),
+    ({"stop": [""]}, 400, "stop[0]", None),
     ({"stream_options": {"include_usage": True}}, 400, "stream_options", None),
     ({"stream": True, "stream_options": {"x": 1}}, 400, "stream_options.x", "unknown_parameter"),
     (
