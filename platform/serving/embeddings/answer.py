@@ -33,7 +33,8 @@ class WholeAnswer(Merger):
         self._data = chunk
 
     def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the whole answer."""
+        """Return the whole answer, whose usage has no output, as at OpenAI."""
+        usage = {name: count for name, count in usage.items() if name != "completion_tokens"}
         answer = {**self._data, "id": answer_id, "model": model, "usage": usage}
         if self._return_documents is not None:
             answer[self._field] = [self._with_document(each) for each in answer[self._field]]
