@@ -50,7 +50,6 @@ the service.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -88,6 +87,8 @@ _MOST_COMPARED = 64
 @dataclass(slots=True)
 class _Queued:
     call: Call
+    node: Node
+    """Its client."""
     seq: int
     bypassed: int = 0
 
@@ -118,10 +119,8 @@ class WscFeeder:
         self._lanes: Lanes | None = None
         """Queue by restriction, kept once a call was restricted to some workers."""
         self._seq = 0
-        self._clients: dict[Node, None] = {}
-        """Clients with queued calls; a node's ``queue`` holds the calls, earliest first."""
-        self._homes: dict[str, Node] = {}
-        """Client of each queued call."""
+        self._queued: dict[str, _Queued] = {}
+        """Queued calls by id; a client's node has theirs by arrival in ``queue``."""
         self._critical_path = options.run_order == "critical_path"
         self._runs: dict[str, set[str]] = {}
         """Ids of queued calls by interaction."""
@@ -141,30 +140,28 @@ class WscFeeder:
 
     def add(self, call: Call) -> None:
         """Queue a call and lift its client. Raises ValueError for an id that is queued already."""
-        if call.call_id in self._homes:
+        if call.call_id in self._queued:
             raise ValueError(f"call {call.call_id!r} is queued already")
         self._seq += 1
-        self._enqueue(_Queued(call, self._seq), front=False)
+        self._enqueue(call, self._seq)
 
-    def _enqueue(self, entry: _Queued, *, front: bool) -> None:
+    def _enqueue(self, call: Call, seq: int, bypassed: int = 0) -> None:
         """Lift the client if it has nothing queued, then queue the call (lines 12-18 and 25)."""
-        node = self._counters.arrive(entry.call.client, entry.seq)
-        self._place(node, entry)
-        if front:
-            node.queue.move_to_end(entry.call.call_id, last=False)
+        node = self._counters.arrive(call.client, seq)
+        self._place(_Queued(call, node, seq, bypassed))
 
     def peek(
         self, open_workers: Collection[str], excluded: Collection[Restriction] = frozenset()
     ) -> Call | None:
         """Return the next call (lines 31-38), within the slacks."""
-        if not self._homes:
+        if not self._queued:
             return None
         lanes = self._open_lanes(excluded)
         if lanes is not None and not lanes:
             return None
         call = self._select(open_workers, excluded, lanes)
         if lanes is not None:
-            self._offered = call.call_id, lanes.contended(self._homes[call.call_id])
+            self._offered = call.call_id, lanes.contended(self._queued[call.call_id].node)
         return call
 
     def _open_lanes(self, excluded: Collection[Restriction]) -> OpenLanes | None:
@@ -177,9 +174,8 @@ class WscFeeder:
     def _keep_lanes(self) -> Lanes:
         """Keep the queue by restriction from now on. O(queue), once."""
         lanes = self._lanes = Lanes(self._falls, self._counters.root)
-        for node in self._clients:
-            for entry in node.queue.values():
-                lanes.add(entry.call.restriction, node, entry.seq, entry.call.call_id)
+        for call_id, entry in self._queued.items():
+            lanes.add(entry.call.restriction, entry.node, entry.seq, call_id)
         return lanes
 
     def _reach(self, slack: float, lanes: OpenLanes | None) -> Within:
@@ -193,7 +189,9 @@ class WscFeeder:
         excluded: Collection[Restriction],
         lanes: OpenLanes | None,
     ) -> Call:
-        oldest = _first(self._counters.least()) if lanes is None else self._entry(lanes.first())
+        oldest = (
+            self._first(self._counters.least()) if lanes is None else self._queued[lanes.first()]
+        )
         if self.options.max_bypass and oldest.bypassed >= self.options.max_bypass:
             return self._first_of_run(oldest, excluded).call
         chosen = self._longest_match(open_workers, excluded, lanes)
@@ -204,18 +202,16 @@ class WscFeeder:
         if self.options.interaction_priority:  # lines 31-35
             within = self._reach(self.options.interaction_slack, lanes)
             call_id = self._active_runs.first(within, excluded)
-            first = None if call_id is None else self._entry(call_id)
+            first = None if call_id is None else self._queued[call_id]
         return self._first_of_run(first or oldest, excluded).call
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Remove a call and reserve its expected slice (line 39). KeyError if it is not queued."""
-        node = self._homes[call_id]
-        oldest = _first(self._counters.least())
-        if oldest.call.call_id != call_id and not self._leads(
-            self._entry(call_id).call, oldest.call
-        ):
+        entry = self._queued[call_id]
+        node, oldest = entry.node, self._first(self._counters.least())
+        if oldest is not entry and not self._leads(entry.call, oldest.call):
             oldest.bypassed += 1
-        entry, following = self._dequeue(call_id)
+        following = self._dequeue(entry)
         self._counters.dispatch(node, following, upcoming=False)
         call = entry.call
         if self._batch_only:
@@ -299,11 +295,11 @@ class WscFeeder:
         return charged
 
     def requeue(self, call: Call) -> None:
-        """Reverse the charges of a call whose worker failed; requeue it first of its client."""
+        """Reverse the charges of a call whose worker failed, and queue it where it was."""
         seq = self._charges.uncharge(call.call_id)
         self._directory.trust.cancel(call.call_id)
         self._leave_batch(call.call_id)
-        self._enqueue(_Queued(call, seq), front=True)
+        self._enqueue(call, seq)
 
     # --- departures: locality, progress and the order in a run ------------------------------------
 
@@ -336,7 +332,7 @@ class WscFeeder:
                 counters = within(client)
                 if counters is not None:
                     best = _better(best, match, (counters, arrival, call_id))
-        return None if best is None else self._entry(best[1][2])
+        return None if best is None else self._queued[best[1][2]]
 
     def _worth(
         self,
@@ -346,13 +342,12 @@ class WscFeeder:
         lanes: OpenLanes | None,
     ) -> bool:
         """Return whether its cached tokens justify that a match overtakes the least served client."""
-        node = self._homes[chosen.call.call_id]
-        if not self.options.locality_gain or node is self._homes[oldest.call.call_id]:
+        if not self.options.locality_gain or chosen.node is oldest.node:
             return True
         gain = self._cached_share(chosen.call, open_workers)
         gain -= self._cached_share(oldest.call, open_workers)
         slack = self.options.locality_slack * gain
-        return gain > 0 and self._reach(slack, lanes)(node) is not None
+        return gain > 0 and self._reach(slack, lanes)(chosen.node) is not None
 
     def _cached_share(self, call: Call, open_workers: Collection[str]) -> float:
         return self._locality.matched_tokens(call, open_workers) / max(1, call.prompt_tokens)
@@ -391,7 +386,7 @@ class WscFeeder:
         least = self._cached_share(chosen.call, open_workers) - _AS_WELL_CACHED
         within = self._reach(self.options.interaction_slack, lanes)
         for call_id in islice(self._active_runs.in_order(within, excluded), _MOST_COMPARED):
-            entry = self._entry(call_id)
+            entry = self._queued[call_id]
             if entry is chosen or self._cached_share(entry.call, open_workers) >= least:
                 return entry
         return chosen
@@ -409,7 +404,7 @@ class WscFeeder:
         ways = self._ways.get(chosen.call.interaction_id)
         if ways is None:
             return chosen
-        first = self._entry(ways.first()[1])
+        first = self._queued[ways.first()[1]]
         if first.call.restriction in excluded or not self._leads(first.call, chosen.call):
             return chosen
         if workers is not None:
@@ -430,19 +425,18 @@ class WscFeeder:
 
     def __len__(self) -> int:
         """Return the number of queued calls."""
-        return len(self._homes)
+        return len(self._queued)
 
     def waiting(self) -> Iterable[Call]:
         """Return the queued calls."""
-        return [entry.call for node in self._clients for entry in node.queue.values()]
+        return [entry.call for entry in self._queued.values()]
 
-    def _place(self, node: Node, entry: _Queued) -> None:
-        call = entry.call
+    def _place(self, entry: _Queued) -> None:
+        call, node = entry.call, entry.node
         if node.queue is None:
-            node.queue = OrderedDict()
-        node.queue[call.call_id] = entry
-        self._clients[node] = None
-        self._homes[call.call_id] = node
+            node.queue = Earliest()
+        node.queue.add(call.call_id, entry.seq)
+        self._queued[call.call_id] = entry
         self._runs.setdefault(call.interaction_id, set()).add(call.call_id)
         if self._critical_path and call.remaining_tokens > 0:
             ways = self._ways.setdefault(call.interaction_id, Earliest())
@@ -457,32 +451,30 @@ class WscFeeder:
         elif call.restriction is not UNRESTRICTED:
             self._keep_lanes()
 
-    def _dequeue(self, call_id: str) -> tuple[_Queued, int | None]:
-        """Remove a queued call; return it and the sequence number of its client's next one."""
+    def _dequeue(self, entry: _Queued) -> int | None:
+        """Remove a queued call; return the sequence number of its client's next one."""
+        call, node = entry.call, entry.node
+        call_id = call.call_id
         self._index.remove(call_id)
-        node = self._homes.pop(call_id)
-        entry: _Queued = node.queue.pop(call_id)
+        del self._queued[call_id]
+        node.queue.discard(call_id)
         if self._lanes is not None:
-            self._lanes.discard(entry.call.restriction, node, entry.seq, call_id)
-        discard_from(self._runs, entry.call.interaction_id, call_id)
-        discard_from(self._ways, entry.call.interaction_id, call_id)
+            self._lanes.discard(call.restriction, node, entry.seq, call_id)
+        discard_from(self._runs, call.interaction_id, call_id)
+        discard_from(self._ways, call.interaction_id, call_id)
         self._active_runs.discard(call_id)
-        if node.queue:
-            return entry, _first(node).seq
-        del self._clients[node]
-        return entry, None
+        return self._first(node).seq if node.queue else None
 
-    def _entry(self, call_id: str) -> _Queued:
-        entry: _Queued = self._homes[call_id].queue[call_id]
-        return entry
+    def _first(self, node: Node) -> _Queued:
+        """Return the earliest queued call of a client that has one."""
+        return self._queued[node.queue.first()[1]]
 
     def remove(self, call_id: str) -> Call | None:
         """Remove a queued call and return it; None if it is not queued."""
-        node = self._homes.get(call_id)
-        if node is None:
+        entry = self._queued.get(call_id)
+        if entry is None:
             return None
-        entry, following = self._dequeue(call_id)
-        self._counters.leave(node, following)
+        self._counters.leave(entry.node, self._dequeue(entry))
         return entry.call
 
     def move(self, paths: Mapping[str, ClientPath]) -> None:
@@ -491,12 +483,11 @@ class WscFeeder:
         A call arrives at its new path before it leaves the old one: levels shared by both paths are
         not lifted, and a new level starts at the counter of its least served sibling.
         """
-        for call_id in sorted(paths, key=lambda call_id: self._entry(call_id).seq):
-            before = self._homes[call_id]
-            entry, following = self._dequeue(call_id)
-            entry.call.client = paths[call_id]
-            self._enqueue(entry, front=False)
-            self._counters.leave(before, following)
+        for entry in sorted((self._queued[each] for each in paths), key=lambda entry: entry.seq):
+            following = self._dequeue(entry)
+            entry.call.client = paths[entry.call.call_id]
+            self._enqueue(entry.call, entry.seq, entry.bypassed)
+            self._counters.leave(entry.node, following)
 
     def interaction_ended(self, interaction_id: str) -> None:
         """End the priority of an interaction's calls."""
@@ -507,8 +498,8 @@ class WscFeeder:
     def _prefer(self, interaction_id: str) -> None:
         if self._active_runs.begin(interaction_id):
             for call_id in self._runs.get(interaction_id, ()):
-                entry = self._entry(call_id)
-                self._active_runs.add(self._homes[call_id], entry.call, entry.seq)
+                entry = self._queued[call_id]
+                self._active_runs.add(entry.node, entry.call, entry.seq)
 
     def _leave_batch(self, call_id: str) -> None:
         """With ``batch``, end the priority of a run without a dispatched call. O(dispatched)."""
@@ -559,11 +550,8 @@ class WscFeeder:
             "counters": self._counters.snapshot(),
             "seq": self._seq,
             "queue": [
-                [
-                    list(node.path),
-                    [[e.call.call_id, e.seq, e.bypassed] for e in node.queue.values()],
-                ]
-                for node in self._clients
+                [list(entry.node.path), call_id, entry.seq, entry.bypassed]
+                for call_id, entry in self._queued.items()
             ],
             "dispatched": self._charges.snapshot(),
             "under_way": self._active_runs.interactions,
@@ -577,17 +565,16 @@ class WscFeeder:
         self._falls = self._counters.record_falls()
         self._lanes = None
         self._seq = state["seq"]
-        self._clients, self._homes, self._runs = {}, {}, {}
+        self._queued, self._runs = {}, {}
         self._ways = {}
         self._index.clear()
         self._active_runs.restore(state["under_way"], self._falls)
         self._charges.restore(state["dispatched"])
         self._batch = dict(state["batch"])
         self._cap.restore(state.get("weight_cap", {}))
-        for path, entries in state["queue"]:
+        for path, call_id, seq, bypassed in state["queue"]:
             node = self._counters.client(tuple(path))
-            for call_id, seq, bypassed in entries:
-                self._place(node, _Queued(calls[call_id], seq, bypassed))
+            self._place(_Queued(calls[call_id], node, seq, bypassed))
 
 
 def _better(
@@ -608,9 +595,3 @@ def _margin(options: WscOptions) -> float:
     """
     slacks = (options.interaction_slack, options.locality_slack)
     return 1.0 + max(slack for slack in (0.0, *slacks) if slack < math.inf)
-
-
-def _first(node: Node) -> _Queued:
-    """Return the earliest queued call of a client that has one."""
-    entry: _Queued = next(iter(node.queue.values()))
-    return entry

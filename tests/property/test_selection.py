@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from plain_wsc import PlainSelection
 from random_events import RandomEvents, outcome
@@ -41,6 +41,7 @@ def _large_groups_of_three():
 
 
 @pytest.mark.parametrize("options", OPTIONS)
+@example(seed=93089)  # a call returns that was sent before an earlier one of its client
 @given(seed=st.integers(0, 2**32))
 def test_the_indexed_choice_is_the_choice_of_a_scan(options, seed):
     rng = random.Random(seed)

@@ -323,12 +323,14 @@ def test_the_final_counter_equals_the_service(seed, mode):
     assert feeder.counter(("t", "u")) == pytest.approx(total)
 
 
-def test_a_requeued_call_is_the_first_of_its_client():
+@pytest.mark.parametrize("number", range(3))
+def test_a_requeued_call_has_its_place_among_those_of_its_client(number):
+    """Also one that was sent before an earlier one, which would be overtaken again."""
     feeder = made(directory(app=(100, 10)), WscOptions(interaction_priority=False))
     fill(feeder, "a", 3)
-    first = feeder.peek(WORKERS)
-    feeder.dispatch(first.call_id, 0)
-    feeder.requeue(first)
+    call = next(each for each in feeder.waiting() if each.call_id == f"a-{number}")
+    feeder.dispatch(call.call_id, 0)
+    feeder.requeue(call)
     assert [serve(feeder).call_id for _ in range(3)] == ["a-0", "a-1", "a-2"]
 
 

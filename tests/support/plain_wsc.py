@@ -11,7 +11,7 @@ class PlainSelection:
 
     def __init__(self, feeder, open_workers, excluded=frozenset(), *, thresholds_of_all=False):
         self.feeder, self.options, self.open = feeder, feeder.options, open_workers
-        everything = [(node, entry) for node in feeder._clients for entry in node.queue.values()]
+        everything = [(entry.node, entry) for entry in feeder._queued.values()]
         self.entries = [
             (node, entry) for node, entry in everything if entry.call.restriction not in excluded
         ]
@@ -124,7 +124,7 @@ class PlainSelection:
     def first_of_run(self, chosen, *, needs_match=False):
         """Return the call of the run with the longest path to its end, if it may replace this one."""
         call = chosen[1].call
-        everything = [e for node in self.feeder._clients for e in node.queue.values()]
+        everything = self.feeder._queued.values()
         longer = [
             entry
             for entry in everything

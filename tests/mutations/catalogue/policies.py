@@ -183,8 +183,8 @@ _SCHEDULING = (
         "wsc-restore-forgets-the-bypasses",
         "scheduling",
         "scheduling/feeders/wsc.py",
-        "self._place(node, _Queued(calls[call_id], seq, bypassed))",
-        "self._place(node, _Queued(calls[call_id], seq))",
+        "_Queued(calls[call_id], node, seq, bypassed)",
+        "_Queued(calls[call_id], node, seq)",
         _WSC,
     ),
     Mutation(
@@ -295,8 +295,10 @@ _SCHEDULING = (
         "new-levels-of-a-tenant-lift-its-counter",
         "scheduling",
         "scheduling/feeders/wsc.py",
-        "self._enqueue(entry, front=False)\n            self._counters.leave(before, following)",
-        "self._counters.leave(before, following)\n            self._enqueue(entry, front=False)",
+        "self._enqueue(entry.call, entry.seq, entry.bypassed)"
+        "\n            self._counters.leave(entry.node, following)",
+        "self._counters.leave(entry.node, following)"
+        "\n            self._enqueue(entry.call, entry.seq, entry.bypassed)",
         ("tests/contract/test_tenant_levels.py",),
     ),
     Mutation(

@@ -53,7 +53,8 @@ class VllmServer:
     def __init__(self, model, folder, sockets, name):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.client = httpx.Client(timeout=5)  # creating a client takes longer than a request
+        # Creating a client takes longer than a request. On a busy machine an answer takes seconds.
+        self.client = httpx.Client(timeout=60)
         events, replay = f"ipc://{sockets}/{name}-events", f"ipc://{sockets}/{name}-replay"
         self.kv_events = f"{events} {replay}"
         self.log_path = folder / f"{name}.log"
