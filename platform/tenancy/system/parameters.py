@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -298,15 +299,24 @@ def parameters_of(config: SystemConfig) -> dict[str, tuple[Any, Any]]:
         "router": dispatcher.first.router,
         "local": LOCAL_SCHEDULERS[config.local](**config.local_options),
     }
-    hints = get_type_hints(SystemConfig)
+    hints = _hints(SystemConfig)
     found = {name: (getattr(config, name), hints[name]) for name in OWN_OPTIONS}
     for part, policy in parts.items():
         options = getattr(policy, "options", None)
         if options is not None and is_dataclass(options):
-            hints = get_type_hints(type(options))
+            hints = _hints(type(options))
             for option in fields(options):
                 found[f"{part}.{option.name}"] = (getattr(options, option.name), hints[option.name])
     return found
+
+
+@cache
+def _hints(options: Any) -> dict[str, Any]:
+    """Return the types of a class's fields, which take a millisecond to resolve."""
+    return get_type_hints(options)
+
+
+_adapter = cache(TypeAdapter)
 
 
 def _checked(name: str, value: Any, known: Mapping[str, tuple[Any, Any]]) -> Any:
@@ -316,7 +326,7 @@ def _checked(name: str, value: Any, known: Mapping[str, tuple[Any, Any]]) -> Any
     if value == "inf":
         value = math.inf
     try:
-        checked = TypeAdapter(known[name][1]).validate_python(value, strict=True)
+        checked = _adapter(known[name][1]).validate_python(value, strict=True)
     except ValidationError as error:
         raise ValueError(f"{name}: {error.errors(include_input=False)[0]['msg']}") from error
     if isinstance(checked, float) and math.isnan(checked):
