@@ -28,6 +28,10 @@ _TOOLS: Kinds = frozenset({"vllm", "openai"})
 _NOBODY: Kinds = frozenset()
 
 
+Listed = Mapping[str, Any]
+"""Fields that an object may have: each with None, or with those of the object that it holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class FieldRule:
     """Rule of one field."""
@@ -193,21 +197,35 @@ MESSAGE_FIELDS: Mapping[str, FieldRule] = {
     "refusal": FieldRule(_TOOLS),
     "reasoning": FieldRule(_TOOLS),
     "reasoning_content": FieldRule(_TOOLS),
-    "annotations": FieldRule(_NOBODY, ([],)),
     "audio": FieldRule(_NOBODY),
     "function_call": FieldRule(_NOBODY),
 }
-"""Rules of the fields of a message."""
+"""Rules of the fields of a message. Others are left out (:func:`_listed_message`)."""
 
-PART_FIELDS: Mapping[str, tuple[Kinds, frozenset[str]]] = {
-    "text": (_EVERY, frozenset({"text"})),
-    "refusal": (_TOOLS, frozenset({"refusal"})),
-    "image_url": (_TOOLS, frozenset({"image_url"})),
-    "video_url": (_VLLM, frozenset({"video_url"})),
-    "audio_url": (_VLLM, frozenset({"audio_url"})),
-    "input_audio": (_TOOLS, frozenset({"input_audio"})),
+PART_KINDS: Mapping[str, Kinds] = {
+    "text": _EVERY,
+    "refusal": _TOOLS,
+    "image_url": _TOOLS,
+    "video_url": _VLLM,
+    "audio_url": _VLLM,
+    "input_audio": _TOOLS,
 }
-"""Parts of a message's content by ``type``: kinds of servers that take them, and their fields."""
+"""Kinds of servers that take a part of a message's content, by ``type``, which names its field, too."""
+
+_ADDRESSED = {"url": None, "detail": None}
+_PART_FIELDS: Mapping[str, Listed] = {
+    "image_url": _ADDRESSED,
+    "video_url": _ADDRESSED,
+    "audio_url": _ADDRESSED,
+    "input_audio": {"data": None, "format": None},
+}
+"""Fields of the objects in parts."""
+_TOOL_CALL_FIELDS: Listed = {
+    "id": None,
+    "type": None,
+    "index": None,
+    "function": {"name": None, "arguments": None},
+}
 
 STREAM_OPTION_KINDS: Mapping[str, Kinds] = {"continuous_usage_stats": _DIALECT}
 """Kinds of servers for stream options that not every kind honours."""
@@ -274,8 +292,9 @@ _NESTED: Mapping[str, int] = {
 """Levels of objects in a field whose nulls are left out. Deeper ones are schemas, whose nulls count."""
 
 
-def without_nulls(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body without the fields that are null, which count as absent.
+def listed_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body without the fields that are null, which count as absent, and its messages with
+    the fields that are listed.
 
     The content of a message may be null. Any value may be passed; nothing is changed in place.
     """
@@ -284,19 +303,55 @@ def without_nulls(body: Mapping[str, Any]) -> dict[str, Any]:
         plain[name] = _cleared(plain[name], _NESTED[name])
     messages = plain.get("messages")
     if isinstance(messages, list):
-        plain["messages"] = [_cleared_message(message) for message in messages]
+        plain["messages"] = [_listed_message(message) for message in messages]
     return plain
 
 
-def _cleared_message(message: Any) -> Any:
+def _listed_message(message: Any) -> Any:
+    """Return a message with the fields that are listed, in its parts and tool calls as well.
+
+    Clients send back the answers of any server, with fields of its own, and mark what they send for
+    other servers. These fields reach no worker, but an unknown type of a part is rejected.
+    """
     if not isinstance(message, dict):
         return message
-    if None in message.values():
-        message = {k: v for k, v in message.items() if v is not None or k == "content"}
-    for name in ("content", "tool_calls"):
-        if isinstance(parts := message.get(name), list):
-            message = {**message, name: _cleared(parts, 2)}
+    if None in message.values() or not message.keys() <= MESSAGE_FIELDS.keys():
+        message = {
+            name: value
+            for name, value in message.items()
+            if name in MESSAGE_FIELDS and (value is not None or name == "content")
+        }
+    if isinstance(parts := message.get("content"), list):
+        message = {**message, "content": [_listed_part(part) for part in parts]}
+    if isinstance(calls := message.get("tool_calls"), list):
+        message = {**message, "tool_calls": [_listed_tool_call(call) for call in calls]}
     return message
+
+
+def _listed_part(part: Any) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str) or kind not in PART_KINDS:
+        return part
+    return _listed(part, {"type": None, kind: _PART_FIELDS.get(kind)})
+
+
+def _listed_tool_call(call: Any) -> Any:
+    """Return a tool call; arguments that are absent are those of a call without any."""
+    call = _listed(call, _TOOL_CALL_FIELDS)
+    if isinstance(call, dict) and isinstance(function := call.get("function"), dict):
+        call["function"] = {"arguments": "{}", **function}
+    return call
+
+
+def _listed(value: Any, fields: Listed | None) -> Any:
+    """Return an object with the fields that are listed and not null."""
+    if fields is None or not isinstance(value, dict):
+        return value
+    return {
+        name: _listed(each, fields[name])
+        for name, each in value.items()
+        if each is not None and name in fields
+    }
 
 
 def _cleared(value: Any, levels: int) -> Any:
@@ -358,21 +413,12 @@ def _part_demands(parts: list[Any], where: str) -> Iterator[FieldDemand]:
     for number, part in enumerate(parts):
         kind = part.get("type")
         field = f"{where}[{number}]"
-        known = PART_FIELDS.get(kind) if isinstance(kind, str) else None
-        if known is None:
+        kinds = PART_KINDS.get(kind) if isinstance(kind, str) else None
+        if kinds is None:
             raise RequestFieldError(
                 f"{field}.type",
-                f"{field}.type is {shown(kind)}; allowed: {', '.join(PART_FIELDS)}",
+                f"{field}.type is {shown(kind)}; allowed: {', '.join(PART_KINDS)}",
                 "unsupported_parameter",
-            )
-        kinds, fields = known
-        for name in part.keys() - fields - {"type"}:
-            if part[name] is None:
-                continue
-            raise RequestFieldError(
-                f"{field}.{name}",
-                f"{field}.{shown(name)} is unknown; allowed: type, {', '.join(fields)}",
-                "unknown_parameter",
             )
         if kinds != _EVERY:
             yield FieldDemand(field, kinds)

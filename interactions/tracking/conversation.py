@@ -8,9 +8,9 @@ the same messages before its last answer. A call with tool results refers to the
 the tools by the ids of the tool calls.
 
 Messages are normalised the way clients repeat them: whitespace around a text, the order of keys in
-the arguments of a tool call, and null instead of an empty text make no difference. System and
-developer messages are skipped, because they change when a conversation is handed to another agent,
-and when they contain the time. Within one run a key finds the call that is continued; among the runs of
+the arguments of a tool call, and null instead of an empty text or of no arguments make no difference.
+System and developer messages are skipped, because they change when a conversation is handed to another
+agent, and when they contain the time. Within one run a key finds the call that is continued; among the runs of
 one app and user it finds the run (:mod:`fairserve.interactions.tracking.run_index`).
 
 Cost: one pass over the text, in C. Weakness: clients that shorten or rewrite their history are
@@ -141,6 +141,8 @@ def _text(content: Any) -> str:
 
 
 def _arguments(arguments: Any) -> str:
+    if not arguments:  # clients send null, nothing or an empty object for an empty text
+        return "{}"
     if not isinstance(arguments, str):
         return _plain(arguments)
     try:

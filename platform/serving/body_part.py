@@ -25,6 +25,15 @@ class BodyPart(StrictPart):
         return without_nulls(value) if isinstance(value, dict) else value
 
 
+class MessagePart(BodyPart):
+    """A message, a part of one, or an item, without the fields that are not listed.
+
+    Clients send back what any server answered, and mark what they send for other servers.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+
 def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that are not null."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -351,16 +351,21 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
     ("message", "param"),
     [
         ({"tool_calls": [{**CALL, "type": "mcp"}]}, "tool_calls[0].type"),
-        ({"tool_calls": [{**CALL, "server_url": ADDRESS}]}, "tool_calls[0].server_url"),
-        ({"tool_calls": [{**CALL, "function": {"name": "f"}}]}, "tool_calls[0].function.arguments"),
+        ({"tool_calls": [{**CALL, "function": {}}]}, "tool_calls[0].function.name"),
+        (
+            {"tool_calls": [{**CALL, "function": {"name": "f", "arguments": {"url": ADDRESS}}}]},
+            "tool_calls[0].function.arguments",
+        ),
+        ({"tool_calls": [{**CALL, "id": {"url": ADDRESS}}]}, "tool_calls[0].id"),
+        ({"tool_calls": [None]}, "tool_calls[0]"),
         ({"tool_calls": "x"}, "tool_calls"),
         (
             {"content": [{"type": "image_url", "image_url": {"url": ADDRESS}}]},
             "content[0].image_url",
         ),
         (
-            {"content": [{"type": "image_url", "image_url": {"url": "data:,x", "evil": ADDRESS}}]},
-            "content[0].image_url.evil",
+            {"content": [{"type": "input_video", "video": ADDRESS}]},
+            "content[0].type",
         ),
         (
             {
@@ -378,10 +383,6 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
             },
             "content[0].input_audio.data",
         ),
-        (
-            {"content": [{"type": "input_audio", "input_audio": {"data": "YQ==", "url": ADDRESS}}]},
-            "content[0].input_audio.url",
-        ),
         ({"content": [{"type": "input_audio", "input_audio": "x"}]}, "content[0].input_audio"),
         ({"content": [{"type": "text", "text": {"url": ADDRESS}}]}, "content[0].text"),
         ({"content": [{"type": "refusal", "refusal": [ADDRESS]}]}, "content[0].refusal"),
@@ -395,6 +396,114 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
 def test_the_parts_of_a_message_bring_no_addresses(message, param):
     body = {"messages": [{"role": "assistant", "content": "x", **message}]}
     assert rejected("chat", body).param == f"messages[0].{param}"
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,YQ=="}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "YQ==", "format": "wav"}}
+TEXT = {"type": "text", "text": "x"}
+EVIL = {"url": ADDRESS}
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        # what servers add to answers, and clients send back
+        ({"tool_calls": [{**CALL, "extra_content": {"google": EVIL}}]}, {"tool_calls": [CALL]}),
+        ({"tool_calls": [{**CALL, "provider_specific_fields": EVIL}]}, {"tool_calls": [CALL]}),
+        (
+            {"tool_calls": [{**CALL, "function": {**CALL["function"], "parsed_arguments": {}}}]},
+            {"tool_calls": [CALL]},
+        ),
+        ({"tool_calls": [{**CALL, "index": 0}]}, {"tool_calls": [{**CALL, "index": 0}]}),
+        (
+            {"tool_calls": [{**CALL, "function": {"name": "f", "arguments": None}}]},
+            {"tool_calls": [CALL]},
+        ),
+        ({"tool_calls": [{**CALL, "function": {"name": "f"}}]}, {"tool_calls": [CALL]}),
+        (
+            {"tool_calls": [{**CALL, "function": {"name": "f", "arguments": ""}}]},
+            {"tool_calls": [{**CALL, "function": {"name": "f", "arguments": ""}}]},
+        ),
+        ({"tool_calls": [], "function_call": None}, {"tool_calls": []}),
+        ({"annotations": [{"type": "url_citation", "url_citation": EVIL}]}, {}),
+        ({"refusal": None, "audio": None, "annotations": []}, {}),
+        ({"refusal": "No."}, {"refusal": "No."}),
+        (
+            {"reasoning": "a", "reasoning_content": "b"},
+            {"reasoning": "a", "reasoning_content": "b"},
+        ),
+        ({"reasoning_details": [EVIL], "thinking_blocks": [EVIL], "images": [EVIL]}, {}),
+        ({"parsed": {"a": 1}, "stop_reason": None, "token_ids": [1], "cache_control": EVIL}, {}),
+        # marks of clients for other servers
+        (
+            {"content": [{**TEXT, "cache_control": {"type": "ephemeral"}, "id": "1", "index": 0}]},
+            {"content": [TEXT]},
+        ),
+        ({"content": [{**TEXT, "annotations": [EVIL], "image_url": ADDRESS}]}, {"content": [TEXT]}),
+        (
+            {"content": [{**IMAGE, "image_url": {**IMAGE["image_url"], "format": "image/png"}}]},
+            {"content": [IMAGE]},
+        ),
+        (
+            {"content": [{**IMAGE, "image_url": {**IMAGE["image_url"], "evil": ADDRESS}}]},
+            {"content": [IMAGE]},
+        ),
+        (
+            {"content": [{**SOUND, "input_audio": {**SOUND["input_audio"], **EVIL}}]},
+            {"content": [SOUND]},
+        ),
+    ],
+)
+@pytest.mark.parametrize("role", ["assistant", "user"])
+def test_fields_of_messages_that_are_not_listed_reach_no_worker(role, sent, kept):
+    """Clients send back what any server answered, and mark what they send for any server."""
+    body = {"messages": [{"role": role, "content": "x", **sent}]}
+    before = copy.deepcopy(body)
+    assert chat(body)["messages"] == [{"role": role, "content": "x", **kept}]
+    assert body == before, "it is not changed in place"
+
+
+BLOCKS = {
+    "text": {"type": "text", "text": "x"},
+    "thinking": {"type": "thinking", "thinking": "x", "signature": ""},
+    "tool_use": {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_fields_of_blocks_that_are_not_listed_reach_no_worker(kind):
+    def read(more):
+        turn = {"role": "assistant", "content": [BLOCKS["text"], {**BLOCKS[kind], **more}]}
+        return message({"messages": [*MESSAGES, {**turn, **more}, *MESSAGES]})
+
+    assert read({"extra_content": EVIL, "index": 0, "cache_control": EVIL}) == read({})
+
+
+ITEMS = {
+    "message": {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "x"}],
+    },
+    "function_call": {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    "reasoning": {
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "x"}],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+def test_fields_of_items_that_are_not_listed_are_not_stored(kind):
+    def read(more):
+        item = {**ITEMS[kind], **more}
+        for name in ("content", "summary"):
+            if name in item:
+                item[name] = [{**part, **more} for part in item[name]]
+        return read_items([*MESSAGES, item])
+
+    assert read({"phase": "final_answer", "extra_content": EVIL}) == read({})
 
 
 @pytest.mark.parametrize(

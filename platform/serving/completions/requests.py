@@ -15,7 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerRequest
-from fairserve.engine.wire.request_fields import RequestFieldError, demands, without_nulls
+from fairserve.engine.wire.request_fields import RequestFieldError, demands, listed_fields
 from fairserve.engine.wire.tasks import EMBEDDINGS, RERANK, CompletionPath, WorkerPath
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.errors import InvalidRequestError
@@ -211,7 +211,7 @@ async def read_request(
 def read_fields(path: CompletionPath, plain: dict[str, Any]) -> CompletionRequest:
     """Check the fields of a request. Raises InvalidRequestError naming the first that is wrong."""
     kind = ChatBody if path == CHAT else TextBody
-    plain = without_nulls(plain)
+    plain = listed_fields(plain)
     check_tool_types(plain.get("tools"))
     try:
         body = kind.model_validate(plain)

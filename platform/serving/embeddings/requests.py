@@ -19,7 +19,7 @@ from fairserve.engine.wire.request_fields import (
     FieldDemand,
     RequestFieldError,
     demands,
-    without_nulls,
+    listed_fields,
 )
 from fairserve.engine.wire.tasks import EMBEDDINGS, TASK_OF_PATH, PoolingPath
 from fairserve.interactions.call import NO_TOKENS
@@ -166,7 +166,7 @@ class PoolingCall(CompletionCall):
 def read_fields(path: PoolingPath, plain: dict[str, Any]) -> PoolingRequest:
     """Check the fields of a request. Raises InvalidRequestError naming the first that is wrong."""
     kind = EmbeddingBody if path == EMBEDDINGS else RerankBody
-    plain = without_nulls(plain)
+    plain = listed_fields(plain)
     try:
         return PoolingRequest(path, plain, kind.model_validate(plain), demands(path, plain))
     except ValidationError as error:

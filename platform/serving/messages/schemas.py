@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fairserve.engine.wire.request_fields import shown
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.body_part import BodyPart
+from fairserve.platform.serving.body_part import BodyPart, MessagePart
 from fairserve.platform.serving.completions.output_schema import Schema
 from fairserve.platform.serving.completions.schemas import (
     MAX_STOPS,
@@ -28,20 +28,19 @@ MIN_THINKING_TOKENS = 1_024
 
 
 class _Cacheable(BodyPart):
-    """A part that may be marked for caching. The mark has no effect: every prefix is cached."""
+    """A tool or a request with a mark for caching. It has no effect: every prefix is cached."""
 
     cache_control: dict[str, Any] | None = None
 
 
-class TextBlock(_Cacheable):
+class TextBlock(MessagePart):
     """A text."""
 
     type: Literal["text"]
     text: str
-    citations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-class ImageSource(BodyPart):
+class ImageSource(MessagePart):
     """The bytes of an image. Addresses and files are rejected: workers fetch nothing."""
 
     type: Literal["base64"]
@@ -49,31 +48,23 @@ class ImageSource(BodyPart):
     data: NonEmpty
 
 
-class ImageBlock(_Cacheable):
+class ImageBlock(MessagePart):
     """An image."""
 
     type: Literal["image"]
     source: ImageSource
 
 
-class Caller(BodyPart):
-    """The caller of a tool: the model itself."""
-
-    type: Literal["direct"]
-
-
-class ToolUseBlock(_Cacheable):
+class ToolUseBlock(MessagePart):
     """A call of a tool, in an earlier answer."""
 
     type: Literal["tool_use"]
     id: NonEmpty
     name: NonEmpty
     input: dict[str, Any]
-    caller: Caller | None = None
-    toolset_name: None = None
 
 
-class ThinkingBlock(BodyPart):
+class ThinkingBlock(MessagePart):
     """The thinking of an earlier answer."""
 
     type: Literal["thinking"]
@@ -81,7 +72,7 @@ class ThinkingBlock(BodyPart):
     signature: str
 
 
-class RedactedThinkingBlock(BodyPart):
+class RedactedThinkingBlock(MessagePart):
     """Encrypted thinking of an earlier answer, which no worker can read."""
 
     type: Literal["redacted_thinking"]
@@ -93,7 +84,7 @@ def _as_blocks(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-class ToolResultBlock(_Cacheable):
+class ToolResultBlock(MessagePart):
     """The result of a tool."""
 
     type: Literal["tool_result"]
@@ -103,7 +94,6 @@ class ToolResultBlock(_Cacheable):
         BeforeValidator(_as_blocks),
     ] = Field(default_factory=list)
     is_error: bool | None = None
-    toolset_name: None = None
 
 
 Block = (
@@ -122,7 +112,7 @@ BLOCKS_OF: dict[str, dict[str, type[Block]]] = {
 """Blocks that the messages of each role may have, by type."""
 
 
-class Message(BodyPart):
+class Message(MessagePart):
     """One turn, or instructions of the app in between."""
 
     role: Literal["user", "assistant", "system"]

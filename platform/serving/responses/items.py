@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from fairserve.engine.wire.request_fields import shown
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.db.base import new_id
-from fairserve.platform.serving.body_part import BodyPart
+from fairserve.platform.serving.body_part import MessagePart
 from fairserve.platform.serving.completions.schemas import NonEmpty, invalid
 from fairserve.platform.serving.responses.schemas import Reference
 
@@ -35,7 +35,7 @@ _STORED_ID = re.compile(r"(?:msg|fc|fco|rs)_(call_[0-9a-f]{32})_(i?)(\d{1,6})")
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class _Stored(BodyPart):
+class _Stored(MessagePart):
     id: Reference | None = None
     status: ItemStatus | None = None
 
@@ -44,7 +44,6 @@ class _Message(_Stored):
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[dict[str, Any]]
-    phase: None = None
 
 
 class _FunctionCall(_Stored):
@@ -60,61 +59,64 @@ class _FunctionCallOutput(_Stored):
     output: str | list[dict[str, Any]]
 
 
-class _ReasoningText(BodyPart):
+class _ReasoningText(MessagePart):
     type: Literal["reasoning_text"]
     text: str
 
 
-class _SummaryText(BodyPart):
+class _SummaryText(MessagePart):
     type: Literal["summary_text"]
     text: str
 
 
 class _Reasoning(_Stored):
     type: Literal["reasoning"]
-    summary: list[_SummaryText] | None = None
-    content: list[_ReasoningText] | None = None
+    summary: list[dict[str, Any]] | None = None
+    content: list[dict[str, Any]] | None = None
     encrypted_content: None = None
 
 
-class _ItemReference(BodyPart):
+class _ItemReference(MessagePart):
     type: Literal["item_reference"] | None = None
     id: Reference
 
 
-class _InputText(BodyPart):
+class _InputText(MessagePart):
     type: Literal["input_text"]
     text: str
 
 
-class _InputImage(BodyPart):
+class _InputImage(MessagePart):
     type: Literal["input_image"]
     image_url: Annotated[str, Field(pattern="^data:")]
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class _OutputText(BodyPart):
+class _OutputText(MessagePart):
     type: Literal["output_text"]
     text: str
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     logprobs: list[Any] | None = None
 
 
-class _Refusal(BodyPart):
+class _Refusal(MessagePart):
     type: Literal["refusal"]
     refusal: str
 
 
-_ITEMS: dict[str, type[BodyPart]] = {
+_ITEMS: dict[str, type[MessagePart]] = {
     "message": _Message,
     "function_call": _FunctionCall,
     "function_call_output": _FunctionCallOutput,
     "reasoning": _Reasoning,
     "item_reference": _ItemReference,
 }
-_INPUT_PARTS: dict[str, type[BodyPart]] = {"input_text": _InputText, "input_image": _InputImage}
-_OUTPUT_PARTS: dict[str, type[BodyPart]] = {"output_text": _OutputText, "refusal": _Refusal}
-_TOOL_PARTS: dict[str, type[BodyPart]] = {"input_text": _InputText}
+_INPUT_PARTS: dict[str, type[MessagePart]] = {"input_text": _InputText, "input_image": _InputImage}
+_OUTPUT_PARTS: dict[str, type[MessagePart]] = {"output_text": _OutputText, "refusal": _Refusal}
+_REASONING_PARTS: dict[str, dict[str, type[MessagePart]]] = {
+    "summary": {"summary_text": _SummaryText},
+    "content": {"reasoning_text": _ReasoningText},
+}
+_TOOL_PARTS: dict[str, type[MessagePart]] = {"input_text": _InputText}
 
 
 def read_items(given: str | Sequence[Item], where: str = "input") -> list[Item]:
@@ -137,7 +139,7 @@ def _read_item(item: Item, where: str) -> Item:
     if kind is None:
         kind = "message" if "role" in item else "item_reference"
     checked = _checked(_ITEMS, kind, item, where)
-    read = {name: value for name, value in item.items() if value is not None}
+    read = _listed(item, checked)
     read["type"] = kind
     if isinstance(checked, _Message):
         role, content = checked.role, checked.content
@@ -152,6 +154,9 @@ def _read_item(item: Item, where: str) -> Item:
     elif isinstance(checked, _FunctionCallOutput) and not isinstance(checked.output, str):
         read["output"] = _read_parts(checked.output, _TOOL_PARTS, f"{where}.output")
     elif isinstance(checked, _Reasoning):
+        for name, known in _REASONING_PARTS.items():
+            if name in read:
+                read[name] = _read_parts(read[name], known, f"{where}.{name}")
         read.setdefault("summary", [])
     if kind != "item_reference":
         read.setdefault("status", "completed")
@@ -162,18 +167,26 @@ def _is_input(part: Item) -> bool:
     return part.get("type") == "input_text"
 
 
-def _read_parts(parts: list[Item], known: dict[str, type[BodyPart]], where: str) -> list[Item]:
+def _read_parts(parts: list[Item], known: dict[str, type[MessagePart]], where: str) -> list[Item]:
     read = []
     for number, part in enumerate(parts):
-        _checked(known, part.get("type"), part, f"{where}[{number}]")
+        checked = _checked(known, part.get("type"), part, f"{where}[{number}]")
         more: Item = {"annotations": []} if part["type"] == "output_text" else {}
         if part["type"] == "input_image":
             more = {"detail": "auto"}
-        read.append(more | {name: value for name, value in part.items() if value is not None})
+        read.append(more | _listed(part, checked))
     return read
 
 
-def _checked(known: dict[str, type[BodyPart]], kind: Any, value: Item, where: str) -> BodyPart:
+def _listed(value: Item, checked: MessagePart) -> Item:
+    """Return the fields of an object, as the client wrote them, that are listed and not null."""
+    fields = type(checked).model_fields
+    return {name: each for name, each in value.items() if each is not None and name in fields}
+
+
+def _checked(
+    known: dict[str, type[MessagePart]], kind: Any, value: Item, where: str
+) -> MessagePart:
     """Return the validated object. Raises InvalidRequestError naming the field within ``where``."""
     model = known.get(kind) if isinstance(kind, str) else None
     if model is None:

@@ -55,6 +55,10 @@ def test_the_longest_conversation_comes_first():
                 ],
             ),
         ),
+        (
+            answer(None, tool_calls=[{"id": "c", "function": {"name": "f", "arguments": ""}}]),
+            answer(None, tool_calls=[{"id": "c", "function": {"name": "f", "arguments": "{}"}}]),
+        ),
         ({"content": "Here."}, answer("Here.")),
     ],
 )
