@@ -302,9 +302,9 @@ def parameters_of(config: SystemConfig) -> dict[str, tuple[Any, Any]]:
     hints = _hints(SystemConfig)
     found = {name: (getattr(config, name), hints[name]) for name in OWN_OPTIONS}
     for part, policy in parts.items():
-        options = getattr(policy, "options", None)
+        options: Any = getattr(policy, "options", None)
         if options is not None and is_dataclass(options):
-            hints = _hints(type(options))
+            hints = _hints(options.__class__)
             for option in fields(options):
                 found[f"{part}.{option.name}"] = (getattr(options, option.name), hints[option.name])
     return found
