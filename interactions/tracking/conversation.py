@@ -10,8 +10,8 @@ the tools by the ids of the tool calls.
 Messages are normalised the way clients repeat them: whitespace around a text, the order of keys in
 the arguments of a tool call, and null instead of an empty text or of no arguments make no difference.
 System and developer messages are skipped, because they change when a conversation is handed to another
-agent, and when they contain the time. Within one run a key finds the call that is continued; among the runs of
-one app and user it finds the run (:mod:`fairserve.interactions.tracking.run_index`).
+agent, and when they contain the time. Within one run a key finds the call that is continued; among the
+runs of one app and user it finds the run (:mod:`fairserve.interactions.tracking.run_index`).
 
 Cost: one pass over the text, in C. Weakness: clients that shorten or rewrite their history are
 recognised by their tool results only, or not at all; text completions are never recognised. By the
