@@ -176,13 +176,16 @@ def _holders(selection: Selection) -> tuple[Group, ...]:
 
 
 def _sums(session: Session, selection: Selection) -> Sequence[Sequence[Any]]:
-    """Return the keys and sums of groups with service, at most one more than the maximum."""
+    """Return the keys and sums of groups with service, at most one more than the maximum.
+
+    They are sorted: shares added in another order differ in the last bit, and so would two pages.
+    """
     keys = selection.keys(CALLS)
     column = CALLS.table.c
     sums = [sum_of(column[name]) for name in _COLUMNS]
     statement = select(*keys, *sums).where(*selection.where(CALLS)).group_by(*keys)
-    statement = statement.having(sum_of(column.service) > 0).limit(MAX_OWNERS + 1)
-    return session.execute(statement).all()
+    statement = statement.having(sum_of(column.service) > 0)
+    return session.execute(statement.order_by(*keys).limit(MAX_OWNERS + 1)).all()
 
 
 class _Known:
