@@ -61,8 +61,8 @@ class CallState:
     price: TokenPrice = FREE
     repeats: bool = False
     """The client library marked the call as a repetition of an earlier one."""
-    recorded: bool = True
-    """False for a rejected call without a row."""
+    own_row: bool = True
+    """False for an ended call that shares a row with others, because it used nothing."""
     superseded: bool = False
     """The client has repeated the call: it is charged only if a worker has worked on it."""
     source: CallSource = NO_SOURCE

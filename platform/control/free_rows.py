@@ -1,20 +1,30 @@
-"""Bounds the rows that a tenant makes without using anything: rejected calls, and runs without a call.
+"""Bounds the rows that a tenant makes without using anything: calls and runs without a token.
 
-Such rows cost their tenant nothing, so no quota limits them, and a client that repeats rejected calls
-would fill the disk. Each tenant has a bucket of ``MOST_ROWS``, which gains ``ROWS_PER_HOUR``. While it
-is empty a rejected call is answered and counted as ever, but has no row, and no run can be opened ahead
-of its calls. Rows of accepted calls are not affected. Cost: O(1) for each row.
+A call that is rejected, also by its worker, or that ends before a worker computes anything costs its
+tenant nothing, and neither does a run of such calls. So no quota limits their rows, and a client that
+repeats them would fill the disk. One rule bounds them all: a row without tokens takes from its tenant's
+bucket of ``MOST_ROWS``, which gains ``ROWS_PER_HOUR``. While it is empty, such calls share a row with
+those of their app, model, outcome and reason in the same quarter hour, so that reports still count each;
+runs share one by app and state. Calls and runs that used something have rows of their own, always.
 
-Weakness: usage reports lack the rejections without a row; the metrics have all of them.
+A shared row is written again with each of its calls, under its id, so a ledger that repeats a part of
+the journal counts none twice. After a restart, and for a tenant with over its share of ``MAX_SHARED``
+shared rows at a time, another one begins. Cost: O(log tenants) for each call without a token.
+
+Weakness: a shared row has no user, run, times or parents; what is computed by user or by run lacks its
+calls. A run that shares a row and is reopened later counts again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 
-from fairserve.interactions.errors import OpeningRateError
+from fairserve.platform.base.tenant_table import TenantTable
+from fairserve.platform.control.messages import CallRecord, InteractionRecord
+from fairserve.platform.db.base import new_id
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +32,10 @@ MOST_ROWS = 2_000
 ROWS_PER_HOUR = 1_000
 MAX_TENANTS = 10_000
 """Buckets that are kept: those of the tenants that made such a row last."""
+MAX_SHARED = 100_000
+"""Shared rows that can grow at a time, over all tenants."""
+QUARTER_S = 900
+"""Seconds of which reports have sums."""
 
 
 @dataclass(slots=True)
@@ -33,11 +47,21 @@ class _Bucket:
     """The log states that it is empty."""
 
 
+@dataclass(slots=True)
+class _Shared:
+    row_id: str
+    sharing: int = 0
+    """Calls or runs that share the row."""
+    calls: int = 0
+    """Calls of the runs."""
+
+
 class FreeRows:
-    """The buckets of all tenants. Times are monotonic seconds."""
+    """The buckets and shared rows of all tenants. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._shared: TenantTable[Hashable, _Shared] = TenantTable(MAX_SHARED, 2.0 * QUARTER_S)
 
     def take(self, tenant: str, now_s: float) -> bool:
         """Take a row from the tenant's bucket; return false if it is empty."""
@@ -48,7 +72,7 @@ class FreeRows:
             return True
         if not bucket.announced:
             logger.warning(
-                "tenant %s has over %d rejected calls or empty runs: more have no row until it has"
+                "tenant %s has over %d calls and runs that used nothing: more share rows until it has"
                 " fewer than %d an hour",
                 tenant,
                 MOST_ROWS,
@@ -56,16 +80,6 @@ class FreeRows:
             )
             bucket.announced = True
         return False
-
-    def require(self, tenant: str, now_s: float) -> None:
-        """Raise OpeningRateError while the tenant's bucket is empty."""
-        bucket = self._bucket(tenant, now_s)
-        if bucket.rows < 1:
-            raise OpeningRateError(
-                f"the tenant has opened over {MOST_ROWS:,} interactions without a call, or has as many"
-                f" rejected calls; allowed: {ROWS_PER_HOUR:,} an hour",
-                (1 - bucket.rows) * 3600 / ROWS_PER_HOUR,
-            )
 
     def _bucket(self, tenant: str, now_s: float) -> _Bucket:
         bucket = self._buckets.get(tenant)
@@ -78,3 +92,61 @@ class FreeRows:
         gained = (now_s - bucket.at_s) * ROWS_PER_HOUR / 3600
         bucket.rows, bucket.at_s = min(MOST_ROWS, bucket.rows + gained), now_s
         return bucket
+
+    def share_call(self, record: CallRecord, now_s: float) -> CallRecord:
+        """Return the row that a call without tokens shares, with the call counted."""
+        shared = self._row(
+            record.tenant,
+            (
+                record.tenant,
+                record.app,
+                record.served_model,
+                record.outcome,
+                record.refusal_reason,
+                record.charged,
+                record.mid_run,
+                record.accepted_at // QUARTER_S,
+            ),
+            now_s,
+        )
+        return CallRecord(
+            call_id=shared.row_id,
+            tenant=record.tenant,
+            app=record.app,
+            user="",
+            model=record.served_model,
+            interaction_id="",
+            stage=1,
+            agent=None,
+            outcome=record.outcome,
+            accepted_at=record.accepted_at,
+            ended_at=record.ended_at,
+            served_model=record.served_model,
+            charged=record.charged,
+            refusal_reason=record.refusal_reason,
+            mid_run=record.mid_run,
+            shared_by=shared.sharing,
+        )
+
+    def share_run(self, record: InteractionRecord, now_s: float) -> InteractionRecord:
+        """Return the record of a run without tokens with the row that it shares."""
+        quarter = record.ended_at // QUARTER_S
+        key = (record.tenant, record.app, record.state, quarter)
+        shared = self._row(record.tenant, key, now_s)
+        shared.calls += record.calls
+        return replace(
+            record,
+            user="",
+            opened_at=record.ended_at,
+            calls=shared.calls,
+            row_id=shared.row_id,
+            shared_by=shared.sharing,
+        )
+
+    def _row(self, tenant: str, key: Hashable, now_s: float) -> _Shared:
+        shared = self._shared.get(key, now_s)
+        if shared is None:
+            shared = _Shared(new_id("shared"))
+            self._shared.put(tenant, key, shared, now_s)
+        shared.sharing += 1
+        return shared

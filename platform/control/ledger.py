@@ -279,10 +279,12 @@ class _Batch:
     def add(self, entry: Entry) -> None:
         """Add an entry. Raises TypeError or AttributeError if its data makes no record."""
         if entry.kind == "closed":
-            self._calls[entry.key] = record_of(CallRecord, entry.data)
+            call = record_of(CallRecord, entry.data)
+            self._calls[call.call_id] = call
         elif entry.kind == "interaction":
             run = record_of(InteractionRecord, entry.data)
             key = (run.tenant, run.app, run.interaction_id)
+            self._ended.pop(key, None)  # a shared row counts the later run
             self._ended[key] = run
             self._opened.pop(key, None)
         elif entry.kind == "open_interaction":

@@ -23,7 +23,6 @@ from fairserve.platform.control.capacity import (
     draining_rejection,
 )
 from fairserve.platform.control.forecast import OutputForecast
-from fairserve.platform.control.free_rows import FreeRows
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
@@ -110,8 +109,7 @@ class CallLifecycle:
         self._prices = prices
         self._require_lease = require_lease
         self._clock, self._wall = clock, wall
-        self._free_rows = FreeRows()
-        self._recorder = CallRecorder(journal, clock, wall, listeners, self._free_rows)
+        self._recorder = CallRecorder(journal, clock, wall, listeners)
         self._forecast = OutputForecast()
 
     def use_prices(self, prices: PriceBook) -> None:
@@ -297,10 +295,6 @@ class CallLifecycle:
         except (KeyError, ValueError) as error:
             logger.warning("%s was not applied: %s", type(event).__name__, error)
 
-    def require_rows(self, tenant: str) -> None:
-        """Raise OpeningRateError if the tenant has too many runs without a call."""
-        self._free_rows.require(tenant, self._clock())
-
     def apply(self, commands: list[ev.Command]) -> None:
         """Execute commands of the dispatcher."""
         for command in commands:
@@ -311,9 +305,7 @@ class CallLifecycle:
                     self._cancelled(command)
                 case ev.InteractionEnded():
                     record = self._runs.ended(command, self._wall())
-                    if not record.calls:
-                        self._free_rows.take(record.tenant, self._clock())
-                    self._journal.append("interaction", command.interaction_id, plain_of(record))
+                    self._recorder.run_ended(command.interaction_id, record)
                     self.followers.publish(command.interaction_id, RunEnded())
                 case ev.Refuse():
                     self._displaced(command)

@@ -194,6 +194,8 @@ class CallRecord:
     refusal_inputs: Mapping[str, Any] | None = None
     """Other inputs of a rejection: load, state of the run, money; the columns of its event."""
     mid_run: bool = False
+    shared_by: int | None = None
+    """Number of calls that share the row, because none of them used anything; None: it has one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,10 @@ class InteractionRecord:
     tokens: int
     wasted_tokens: int
     waste_cause: str = ""
+    row_id: str = ""
+    """Id of the row that the interaction shares with others; empty: it has a row of its own."""
+    shared_by: int | None = None
+    """Number of interactions that share the row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ class ObservedCall(Protocol):
         ...
 
     @property
-    def recorded(self) -> bool:
-        """False for a rejected call that gets no row."""
+    def own_row(self) -> bool:
+        """False for an ended call that shares a row with others, because it used nothing."""
         ...
 
     @property

@@ -256,8 +256,6 @@ class ControlService:
     ) -> RunView:
         """See the port."""
         self._lifecycle.require_storage("interaction")
-        with interaction_errors(None, app):
-            self._lifecycle.require_rows(tenant)
         event = ev.InteractionOpened(run_id, tenant, app, user, sink, declared)
         self._handle_run(event, app)
         view = self._runs.opened(run_id, tenant, app, user, self._wall())

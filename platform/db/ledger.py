@@ -40,6 +40,8 @@ class Interaction(Base):
     tokens: Mapped[int] = mapped_column(BigInteger)
     wasted_tokens: Mapped[int] = mapped_column(BigInteger)
     waste_cause: Mapped[str] = mapped_column(String(16))
+    shared_by: Mapped[int | None] = mapped_column(BigInteger)
+    """Number of interactions without tokens that share the row; null: it has one."""
 
 
 class OpenInteraction(Base):
@@ -113,6 +115,8 @@ class LedgerCall(Base):
     price_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
     """Price from which ``cost`` was computed; null if the model had none."""
     error: Mapped[str] = mapped_column(String(TEXT_CHARS))
+    shared_by: Mapped[int | None] = mapped_column(BigInteger)
+    """Number of calls without tokens that share the row; null: it has one."""
 
 
 class ThrottlingEvent(Base):
@@ -163,3 +167,5 @@ class ThrottlingEvent(Base):
     budget_held: Mapped[int | None] = mapped_column(BigInteger)
     call_cost: Mapped[int | None] = mapped_column(BigInteger)
     """Highest possible cost of the call."""
+    shared_by: Mapped[int | None] = mapped_column(BigInteger)
+    """Number of rejected calls that share the row; null: it has one."""

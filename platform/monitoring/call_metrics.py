@@ -79,7 +79,7 @@ class CallMetrics(CallListener):
         self._queue_s = _ByModel(WAIT_BOUNDS_S)
         self._ttft_s = _ByModel(WAIT_BOUNDS_S)
         self._duration_s = _ByModel(DURATION_BOUNDS_S)
-        self._opened = self._closed = self._unrecorded = 0
+        self._opened = self._closed = self._sharing = 0
 
     # --- events, see CallListener -----------------------------------------------------------------
 
@@ -101,6 +101,7 @@ class CallMetrics(CallListener):
         """Count the outcome, the tokens and the times of a call."""
         model = self._model(call)
         self._ended[model, outcome] += 1
+        self._sharing += not call.own_row
         self._tokens[model, "prompt"] += call.usage.prompt_tokens
         self._tokens[model, "cached"] += call.usage.cached_tokens
         self._tokens[model, "output"] += call.usage.output_tokens
@@ -117,7 +118,7 @@ class CallMetrics(CallListener):
                 reason = OTHER_REASON
             self._reasons.add(reason)
         self._rejected[reason] += 1
-        self._unrecorded += not call.recorded
+        self._sharing += not call.own_row
 
     def run_opened(self, tenant: str) -> None:
         """Count a run that began or was reopened."""
@@ -149,9 +150,9 @@ class CallMetrics(CallListener):
         yield _counter("calls_ended", "Calls by outcome.", ("model", "outcome"), self._ended)
         yield _counter("calls_rejected", "Calls that were not queued.", ("reason",), self._rejected)
         yield CounterMetricFamily(
-            "fairserve_rejections_unrecorded",
-            "Rejected calls without a row: their tenants have too many of them.",
-            value=self._unrecorded,
+            "fairserve_calls_sharing_rows",
+            "Calls that used nothing and share rows: their tenants have too many of them.",
+            value=self._sharing,
         )
         yield _counter(
             "calls_requeued",

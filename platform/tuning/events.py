@@ -84,7 +84,7 @@ def _events() -> EventRows:
 
 
 def _owned(tenant_id: str | None, app_id: str | None) -> list[ColumnElement[bool]]:
-    where: list[ColumnElement[bool]] = []
+    where: list[ColumnElement[bool]] = [ThrottlingEvent.shared_by.is_(None)]
     if tenant_id is not None:
         where.append(ThrottlingEvent.tenant_id == tenant_id)
     if app_id is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from call_records import call_record
 
 from fairserve.interactions.call import Call
 from fairserve.platform.background.webhooks.budgets import BudgetWatch
@@ -20,6 +21,7 @@ from fairserve.platform.base.errors import RateLimitedError, UnavailableError
 from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.console.state import Streams
 from fairserve.platform.control.forecast import OutputForecast
+from fairserve.platform.control.free_rows import FreeRows
 from fairserve.platform.control.retries import RecentAttempts
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.monitoring.tracing.call_tracer import CallTracer
@@ -262,6 +264,33 @@ class Speeds:
         return self.table._own.get(("m", self._call("quiet", key).client)) is not None
 
 
+class SharedRows:
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr("fairserve.platform.control.free_rows.MAX_SHARED", 100)
+        self.table = FreeRows()
+
+    def put(self, tenant, key):
+        return self.table.share_call(call_record(tenant=tenant, app=key), 0.0).shared_by
+
+    def has(self, key):
+        return self.put("quiet", key) > 1
+
+
+class Buckets:
+    """The tenant that made no row for longest loses its bucket: that takes more tenants than buckets."""
+
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr("fairserve.platform.control.free_rows.MAX_TENANTS", 10)
+        monkeypatch.setattr("fairserve.platform.control.free_rows.MOST_ROWS", 1)
+        self.table = FreeRows()
+
+    def put(self, tenant, key):
+        self.table.take(tenant, 0.0)
+
+    def has(self, key):
+        return not self.table.take("quiet", 0.0)
+
+
 class Table:
     """A table of the class under test that tests cannot fill through its public side at little cost."""
 
@@ -300,6 +329,8 @@ EVICTING = {
     "spans": lambda: Table(CallTracer(None)._runs),
     "contexts": lambda: Table(CallTracer(None)._contexts),
     "known users": KnownUsers,
+    "shared rows": SharedRows,
+    "buckets": Buckets,
 }
 """Makers of tables of 100 entries, with ``put(tenant, key)`` and ``has(key)``."""
 
@@ -314,7 +345,7 @@ def test_a_tenant_keeps_its_entry_beside_four_that_want_all(name, monkeypatch):
     assert table.has("kept")
 
 
-WITH_SETTINGS = ("ended runs", "speeds of clients", "known users")
+WITH_SETTINGS = ("ended runs", "speeds of clients", "known users", "shared rows", "buckets")
 
 
 # --- the list -----------------------------------------------------------------------------------------
@@ -370,7 +401,6 @@ NOT_SHARED = {
     "platform/base/tenant_table.py": "the part itself",
     "platform/base/turns.py": "the part itself",
     "platform/control/deadlines.py": "one entry of each queued or running call",
-    "platform/control/free_rows.py": "a bucket of each tenant; one that is forgotten is full",
     "platform/control/journal/retention.py": "files of the journal, for the operator",
     "platform/fleet/direct_address.py": "a cache of what is computed at once",
     "platform/fleet/model_pools.py": "models of the fleet, which the operator names",

@@ -86,7 +86,7 @@ def _where(
     query: InteractionQuery, tenant_id: str | None, app_id: str | None
 ) -> list[ColumnElement[bool]]:
     begin_s, end_s = day_bounds(query.first_day, query.last_day, zone_named(query.zone))
-    where: list[ColumnElement[bool]] = []
+    where: list[ColumnElement[bool]] = [Interaction.shared_by.is_(None)]
     for column, value in (
         (Interaction.tenant_id, tenant_id),
         (Interaction.app_id, app_id),

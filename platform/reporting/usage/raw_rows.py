@@ -72,7 +72,7 @@ def runs(session: Session, window: Window) -> list[Row]:
     """Return rows of ``usage_runs``, in the order of their keys."""
     groups = _groups(session, Interaction, Interaction.ended_at)
     sums = [
-        *(_count(Interaction.state == state).label(state) for state in STATES),
+        *(_count(Interaction, Interaction.state == state).label(state) for state in STATES),
         sum_of(Interaction.calls).label("run_calls"),
         *(
             sum_of(
@@ -90,7 +90,7 @@ def refusals(session: Session, window: Window) -> list[Row]:
     """Return rows of ``usage_refusals``, in the order of their keys."""
     event = ThrottlingEvent
     groups = _groups(session, event, event.at, event.reason.label("reason"))
-    sums = [func.count().label("count"), _count(event.mid_run).label("mid_run")]
+    sums = [_count(event).label("count"), _count(event, event.mid_run).label("mid_run")]
     where = _within(event, event.at, window)
     found = session.execute(select(*groups, *sums).where(where).group_by(*groups))
     return _ordered([_row(window.tenant_id, row._asdict()) for row in found], "reason")
@@ -134,12 +134,12 @@ def _call_sums() -> list[ColumnElement[Any]]:
     spent = or_(*(column > 0 for column in _SPENT.values()))
     unpriced = charged & LedgerCall.price_id.is_(None) & spent
     return [
-        _count(charged).label("calls"),
+        _count(LedgerCall, charged).label("calls"),
         *(
-            _count(charged & (LedgerCall.outcome == outcome)).label(outcome)
+            _count(LedgerCall, charged & (LedgerCall.outcome == outcome)).label(outcome)
             for outcome in get_args(CallOutcome)
         ),
-        _count(charged == false()).label("uncharged_calls"),
+        _count(LedgerCall, charged == false()).label("uncharged_calls"),
         *(
             sum_of(case((charged, getattr(LedgerCall, name)), else_=0)).label(name)
             for name in (*TOKENS, "service")
@@ -149,12 +149,17 @@ def _call_sums() -> list[ColumnElement[Any]]:
             for name, column in _SPENT.items()
         ),
         sum_of(case((charged, LedgerCall.cost), else_=0)).label("cost"),
-        _count(unpriced).label("unpriced_calls"),
+        _count(LedgerCall, unpriced).label("unpriced_calls"),
     ]
 
 
-def _count(condition: ColumnElement[bool] | InstrumentedAttribute[bool]) -> ColumnElement[int]:
-    return func.sum(case((condition, 1), else_=0))
+def _count(
+    table: type[LedgerCall | Interaction | ThrottlingEvent],
+    condition: ColumnElement[bool] | InstrumentedAttribute[bool] | None = None,
+) -> ColumnElement[int]:
+    """Return the number of calls, runs or rejections, of which some share a row."""
+    each = func.coalesce(table.shared_by, 1)
+    return sum_of(each if condition is None else case((condition, each), else_=0))
 
 
 def _durations(

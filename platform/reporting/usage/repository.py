@@ -159,6 +159,7 @@ def _call(record: CallRecord) -> dict[str, Any]:
         "cost": record.cost,
         "price_id": record.price_id or None,
         "error": record.error,
+        "shared_by": record.shared_by,
     }
 
 
@@ -178,6 +179,7 @@ def _event(record: CallRecord) -> dict[str, Any]:
         "window_s": record.refusal_window_s,
         "retry_after_s": record.refusal_retry_after_s,
         "mid_run": record.mid_run,
+        "shared_by": record.shared_by,
         **{name: inputs.get(name) for name in REFUSAL_INPUTS},
     }
 
@@ -186,7 +188,7 @@ def _interaction(record: InteractionRecord) -> dict[str, Any]:
     return {
         "tenant_id": record.tenant,
         "app_id": record.app,
-        "id": record.interaction_id,
+        "id": record.row_id or record.interaction_id,
         "user_id": record.user,
         "state": record.state,
         "opened_at": utc_time(record.opened_at),
@@ -195,4 +197,5 @@ def _interaction(record: InteractionRecord) -> dict[str, Any]:
         "tokens": record.tokens,
         "wasted_tokens": record.wasted_tokens,
         "waste_cause": record.waste_cause,
+        "shared_by": record.shared_by,
     }

@@ -43,7 +43,10 @@ def latest(
     )
     query = (
         select(Interaction)
-        .where(*(column == value for column, value in wanted if value is not None))
+        .where(
+            Interaction.shared_by.is_(None),
+            *(column == value for column, value in wanted if value is not None),
+        )
         .order_by(
             Interaction.opened_at.desc(),
             Interaction.id,

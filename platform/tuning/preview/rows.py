@@ -52,7 +52,7 @@ def served_calls(session: Session, from_at: float, until_at: float, most: int) -
         LedgerCall.ttft_s,
         LedgerCall.duration_s,
         LedgerCall.worker,
-    ).where(LedgerCall.outcome != "refused")
+    ).where(LedgerCall.outcome != "refused", LedgerCall.shared_by.is_(None))
     return [
         ServedCall(
             row.tenant_id,
@@ -93,7 +93,7 @@ def refused_calls(
             ThrottlingEvent.mid_run,
         )
         .join(ThrottlingEvent, ThrottlingEvent.call_id == LedgerCall.call_id)
-        .where(LedgerCall.outcome == "refused")
+        .where(LedgerCall.outcome == "refused", LedgerCall.shared_by.is_(None))
     )
     return [
         RejectedCall(

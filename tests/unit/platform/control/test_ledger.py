@@ -9,10 +9,12 @@ from call_records import call_record
 from until import until
 
 from fairserve.platform.control import ledger as ledger_module
+from fairserve.platform.control import rejected_rows
 from fairserve.platform.control.journal.entries import Entry
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.messages import InteractionRecord
+from fairserve.platform.control.rejected_rows import count_rejected
 
 RUN = InteractionRecord("r", "t", "a", "u", "complete", 1.0, 2.0, 1, 10, 0)
 
@@ -178,6 +180,31 @@ async def test_rejected_rows_are_counted_again_after_a_restart_and_kept_once(sta
     journal.close()
     _, ledger = start()
     assert ledger.rejected_rows == 2
+
+
+async def test_rejected_rows_beyond_the_bound_of_the_file_are_counted(start, database, monkeypatch):
+    monkeypatch.setattr(rejected_rows, "MAX_BYTES", 4000)
+    journal, ledger = start()
+    database.refused = {f"bad{n}" for n in range(40)}
+    await write(journal, record("a"), *(record(name) for name in sorted(database.refused)))
+    assert await asyncio.to_thread(ledger.flush, 20)
+    assert ledger.rejected_rows == 40
+    file = journal.folder / "rejected.jsonl"
+    assert 2000 < file.stat().st_size < 4100
+    ledger.close()
+    journal.close()
+    journal, ledger = start()
+    assert ledger.rejected_rows == 40
+    database.refused |= {"worse"}
+    await write(journal, record("worse"))
+    assert await asyncio.to_thread(ledger.flush, 20)
+    assert (ledger.rejected_rows, count_rejected(journal.folder)) == (41, 41)
+    assert file.stat().st_size < 4100
+    file.rename(file.with_suffix(".read"))
+    database.refused |= {"worst"}
+    await write(journal, record("worst"))
+    assert await asyncio.to_thread(ledger.flush, 20)
+    assert (ledger.rejected_rows, count_rejected(journal.folder)) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,16 @@ def test_calls_are_counted_by_the_rule_of_their_run():
     assert values(metrics, "calls_by_run_rule") == {"aliases": 2, "none": 1}
 
 
+def test_calls_that_share_rows_are_counted_however_they_end():
+    metrics, sharing = CallMetrics(), state("m")
+    sharing.own_row = False
+    for each in (sharing, state("m")):
+        metrics.call_rejected(each, "overloaded", 0.0)
+        metrics.call_ended(each, "failed", 0.0)
+    (family,) = [f for f in metrics.families() if f.name == "fairserve_calls_sharing_rows"]
+    assert [each.value for each in family.samples] == [2]
+
+
 def test_a_bucket_counts_the_values_up_to_its_bound():
     histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.0, 3.0):
