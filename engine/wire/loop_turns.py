@@ -19,13 +19,14 @@ TURN_BYTES = 2 * 1024
 EVENT_BYTES = 64
 """Bytes that an event counts besides its own: empty ones cost time, too."""
 TURNS_PER_PASS = 4
-"""Turns of all streams in one pass of the loop."""
+"""Turns of all streams in one pass of the loop, if their owner sets no other number."""
 
 
 class LoopTurns:
     """Turns on one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns_per_pass: int = TURNS_PER_PASS) -> None:
+        self._turns_per_pass = turns_per_pass
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         """Streams that wait, by tenant; the first tenant is next."""
 
@@ -41,7 +42,7 @@ class LoopTurns:
     def _give(self) -> None:
         """Give out the turns of a pass, one to each tenant in rotation."""
         given = 0
-        while self._waiting and given < TURNS_PER_PASS:
+        while self._waiting and given < self._turns_per_pass:
             tenant, turns = self._waiting.popitem(last=False)
             turn = turns.popleft()
             if turns:
