@@ -5,11 +5,11 @@ places (:mod:`fairserve.platform.base.bulkhead`). So a request that waits holds 
 has a place waits for nothing of other tenants. Tenants take turns; one tenant has half of the places at
 most. The requests of a key and of a tenant that wait or run are bounded; more are answered 429.
 
-Before that every request, also one that makes a call, waits for its turn on the event loop, calls in
-rotation of tenants, others of the addresses of clients (:mod:`fairserve.engine.wire.loop_turns`). A request
-is parsed, checked and often answered in one piece of 2 to 3 ms, and a call needs some 20 passes of the
-loop. So a crowd, such as eighty calls for a model that is not served, makes no pass longer, and a call of
-another tenant does not wait for all of it in each.
+Before that every request, also one that makes a call, waits for its turn on the event loop, calls
+in rotation of tenants, others of the addresses of clients (:mod:`fairserve.engine.wire.loop_turns`).
+A request is parsed, checked and often answered in one piece of 2 to 3 ms, and a call needs some 20
+passes of the loop. So a crowd, such as eighty calls for a model that is not served, makes no pass
+longer, and a call of another tenant does not wait for all of it in each.
 
 A request takes its place when its body has arrived, and releases it when its answer begins: neither a
 slow upload nor a slow reader holds one.
