@@ -56,33 +56,33 @@ class DeclaredTrust:
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
         self._dispatched: dict[str, _Dispatched] = {}
 
-    def begin(
+    def begin(self, call_id: str, tenant: str, typical: float, *, taken: bool = False) -> float:
+        """Record the weighted tokens of a typical call by which a dispatched call is charged."""
+        self.cancel(call_id)
+        self._dispatched[call_id] = _Dispatched(tenant, typical, taken)
+        return typical
+
+    def begin_declared(
         self,
         call_id: str,
         tenant: str,
         typical: float,
         *,
-        declared: bool,
         prompt: float,
         per_output: float,
         most: float,
     ) -> float:
-        """Return the weighted tokens of a typical call by which a dispatched call is charged.
+        """Return the weighted tokens by which a call is charged whose profile no call has shown.
 
-        ``typical`` is that of its profile; ``declared``: no call has shown it. ``prompt`` is the
-        call's own weighted prompt, ``per_output`` the weight of an output token.
+        ``typical`` is that of its profile, ``prompt`` the call's own weighted prompt, and
+        ``per_output`` the weight of an output token.
         """
         self.cancel(call_id)
         found = self._tenant(tenant)
-        taken = False
-        if declared:
-            own = max(1.0, prompt + per_output * found.output_tokens)
-            if typical > own:
-                taken = found.taken + 1.0 <= most
-                found.taken += taken
-                typical = typical if taken else own
-        self._dispatched[call_id] = _Dispatched(tenant, typical, taken)
-        return typical
+        own = max(1.0, prompt + per_output * found.output_tokens)
+        taken = typical > own and found.taken + 1.0 <= most
+        found.taken += taken
+        return self.begin(call_id, tenant, typical if taken else min(typical, own), taken=taken)
 
     def end(self, call_id: str, tokens: float, output_tokens: int) -> None:
         """Return trust for the weighted tokens of an ended call."""

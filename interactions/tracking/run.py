@@ -29,6 +29,8 @@ from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call
 
 RunState = Literal["open", "under_way", "complete", "cancelled", "aborted", "expired"]
+Owner = tuple[str, str, str]
+"""Tenant, app and user."""
 WasteCause = Literal["", "throttled", "cancelled", "failed", "expired"]
 
 MOST_PARENTS = 64
@@ -59,7 +61,7 @@ class RestoredRun:
     """A run that was open before a restart, with its calls, none of which is live."""
 
     interaction_id: str
-    owner: tuple[str, str, str]
+    owner: Owner
     """Tenant, app and user."""
     calls: tuple[RestoredCall, ...] = ()
     """Calls in the order of acceptance."""
@@ -126,7 +128,7 @@ class Run:
         "user",
     )
 
-    def __init__(self, interaction_id: str, owner: tuple[str, str, str], now_s: float) -> None:
+    def __init__(self, interaction_id: str, owner: Owner, now_s: float) -> None:
         self.interaction_id = interaction_id
         self.tenant, self.app, self.user = owner
         self.opened_s = self.last_active_s = now_s
@@ -167,7 +169,7 @@ class Run:
         return call_id in self.numbers
 
     @property
-    def owner(self) -> tuple[str, str, str]:
+    def owner(self) -> Owner:
         """Return the tenant, app and user."""
         return self.tenant, self.app, self.user
 

@@ -1,15 +1,17 @@
-"""A table shared by all owners of entries: first in, first out, with a retention.
+"""A table shared by all owners of entries, with a bound: a full one loses an entry of whoever has most.
 
-A full table loses the oldest entry of whoever has most, by tenant, app and user
+The oldest entry leaves of whoever has most, by tenant, app and user, or by tenant only
 (:class:`~fairserve.interactions.tracking.shares.Shares`). So a flood costs nobody an entry who has no
-more than his share. Each operation is O(log siblings), amortised.
+more than his share, and one owner alone may have the whole table. Entries may expire. Each operation is
+O(log siblings), amortised.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fairserve.interactions.tracking.shares import Owner, Shares
 
@@ -22,45 +24,78 @@ def tick_share(entries: int) -> int:
     return max(256, entries // 64)
 
 
+class _Entry(NamedTuple):
+    until_s: float
+    owner: Owner
+    value: Any
+    rank: int
+
+
 class SharedTable(Generic[K, V]):
     """Values by key, each of an owner. Times do not decrease, and all entries live equally long."""
 
-    def __init__(self, entries: int) -> None:
-        """``entries`` is the maximum number of entries."""
-        self._most = entries
-        self._entries: OrderedDict[K, tuple[float, Owner, V]] = OrderedDict()
-        """Expiry, owner and value by key, the oldest first."""
+    def __init__(self, limit: int) -> None:
+        """``limit`` bounds the sum of the entries' sizes, which are 1 by default."""
+        self.limit = limit
+        self._entries: OrderedDict[K, _Entry] = OrderedDict()
+        """Entries in the order in which they were added, and expire."""
         self._shares: Shares[K] = Shares(2)
 
     def __len__(self) -> int:
         """Return the number of entries."""
         return len(self._entries)
 
-    def get(self, key: K, now_s: float) -> V | None:
+    @property
+    def used(self) -> int:
+        """Return the sum of the entries' sizes."""
+        return self._shares.size
+
+    def get(self, key: K, now_s: float = 0.0) -> V | None:
         """Return a value that has not expired."""
         found = self._entries.get(key)
         return found[2] if found is not None and found[0] > now_s else None
 
-    def put(self, owner: Owner, key: K, value: V, until_s: float, *, kept: bool = True) -> None:
-        """Add or replace a value, which expires at ``until_s``.
+    def touch(self, key: K) -> None:
+        """Make an entry, if present, the last of its owner's that leaves a full table."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._shares.change(key, entry.rank)
 
-        A user's entries that are not ``kept`` leave a full table first.
+    def put(
+        self,
+        owner: Owner,
+        key: K,
+        value: V,
+        until_s: float = math.inf,
+        *,
+        kept: bool = True,
+        size: int = 1,
+    ) -> list[V]:
+        """Add or replace a value, which expires at ``until_s``; return the values that left for it.
+
+        An owner's entries that are not ``kept`` leave first. Of equals, the owner that adds an entry
+        loses its own. An entry larger than the table is not added, but returned.
         """
         self.pop(key)
-        self._entries[key] = until_s, owner, value
-        self._shares.enter(owner, key, int(kept))
-        if len(self._entries) > self._most:
-            removed = self._shares.most()
-            assert removed is not None, "every entry may be removed"
-            self.pop(removed)
+        if size > self.limit:
+            return [value]
+        self._entries[key] = _Entry(until_s, owner, value, int(kept))
+        self._shares.enter(owner, key, int(kept), size)
+        gone = []
+        while self._shares.size > self.limit:
+            leaving = self._shares.most(owner)
+            assert leaving is not None, "every entry may be removed"
+            gone.append(self._entries.pop(leaving).value)
+            self._shares.leave(leaving)
+        return gone
 
     def pop(self, key: K) -> V | None:
-        """Remove and return a value."""
+        """Remove and return a value, expired or not."""
         found = self._entries.pop(key, None)
         if found is None:
             return None
-        _, owner, value = found
-        self._shares.leave(owner, key)
+        self._shares.leave(key)
+        value: V = found.value
         return value
 
     def expire(self, now_s: float) -> None:
@@ -68,12 +103,12 @@ class SharedTable(Generic[K, V]):
         for _ in range(tick_share(len(self._entries))):
             if not self._entries:
                 return
-            key, (until_s, _, _) = next(iter(self._entries.items()))
-            if until_s > now_s:
+            key, entry = next(iter(self._entries.items()))
+            if entry.until_s > now_s:
                 return
             self.pop(key)
 
     def items(self) -> Iterator[tuple[Owner, K, float, V]]:
         """Yield owner, key, expiry and value; putting them in this order restores the table."""
-        for key, (until_s, owner, value) in self._entries.items():
+        for key, (until_s, owner, value, _) in self._entries.items():
             yield owner, key, until_s, value

@@ -6,9 +6,12 @@ arrival as an entry of its owner, and takes a place from somebody else only if t
 more, so that equals do not displace each other. The rule holds at each level: an arrival is rejected
 only if its tenant has its share of the table, or its app its share of the tenant's entries, or its user
 its share of the app's. With ``n`` siblings that have ``s`` entries together, a share is ``s // n``.
+The owners of a table may have fewer levels, such as the tenant only.
 
 An entry has a rank, or is *fixed*: it counts, and is never removed. Of a user, entries of the lowest
-rank go first. Each operation is O(log siblings) per level, amortised.
+rank go first. The numbers of the owners are kept from the first question until half of the entries have
+left: most tables are not full. Each operation is O(log siblings) per level then, amortised, and O(1)
+before.
 
 Weakness: shares are equal, whatever the weights. A tenant gains places with more apps or users only at
 the cost of its own.
@@ -17,84 +20,117 @@ the cost of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
+
+from fairserve.interactions.lazy_heap import LazyHeap
 
 K = TypeVar("K")
 
-Owner = tuple[str, str, str]
-"""Tenant, app and user."""
-_SLACK = 8
-"""Number of stale entries over the children at which a heap is rebuilt."""
+Owner = tuple[str, ...]
+"""Tenant, app and user; of some tables the tenant only."""
 
 
 class _User(Generic[K]):
-    """The entries of one user."""
+    """The entries of one owner."""
 
-    __slots__ = ("entries", "free", "ranks")
+    __slots__ = ("entries", "levels", "ranks")
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, levels: tuple[_Level[K], ...], ranks: int) -> None:
         self.entries = 0
-        self.free = 0
-        """Number of entries that may be removed."""
-        self.ranks: tuple[dict[K, None], ...] = tuple({} for _ in range(ranks))
+        self.levels = levels
+        """The table, the tenant and the app."""
+        self.ranks: tuple[dict[K, None], ...] = tuple([{} for _ in range(ranks)])
         """Removable entries by rank, the oldest first."""
 
-    def remove(self, key: K) -> int:
-        """Remove an entry from its rank; return 1, or 0 for a fixed one."""
-        for keys in self.ranks:
-            if key in keys:
-                del keys[key]
-                return 1
-        return 0
+    def settle(self) -> bool:
+        """Return whether an entry may be removed."""
+        return any(self.ranks)
 
 
 class _Level(Generic[K]):
     """The whole table, a tenant, or an app."""
 
-    __slots__ = ("_heap", "_sizes", "changed", "children", "entries", "free")
+    __slots__ = ("changed", "children", "entries", "order")
 
     def __init__(self) -> None:
         self.entries = 0
-        self.free = 0
         self.children: dict[str, Any] = {}
         """Tenants, apps of a tenant, or users of an app, by name."""
+        self.order: LazyHeap[str] = LazyHeap()
+        """Children that have removable entries, the one with most entries first."""
         self.changed: set[str] = set()
-        """Children that changed since their order was last asked for."""
-        self._sizes: dict[str, int] = {}
-        """Entries of the children that had removable ones then."""
-        self._heap: list[tuple[int, str]] = []
+        """Children that changed since the order was last asked for."""
 
     def remove(self, name: str) -> None:
         """Remove a child without entries."""
         del self.children[name]
+        self.order.discard(name)
         self.changed.discard(name)
-        self._sizes.pop(name, None)
 
-    def largest(self) -> str | None:
-        """Return the child with the most entries of those with removable ones, by name if equal.
-
-        O(log children) per change of a child since the last time.
-        """
-        sizes, heap = self._sizes, self._heap
+    def settle(self) -> bool:
+        """Update the order; return whether an entry may be removed. O(log children) per change."""
         for name in self.changed:
             child = self.children[name]
-            if not child.free:
-                sizes.pop(name, None)
-            elif sizes.get(name) != child.entries:
-                sizes[name] = child.entries
-                heappush(heap, (-child.entries, name))
+            if child.settle():
+                self.order.set(name, (-child.entries, name))
+            else:
+                self.order.discard(name)
         self.changed.clear()
-        if len(heap) > 2 * len(sizes) + _SLACK:
-            heap[:] = [(-size, each) for each, size in sizes.items()]
-            heapify(heap)
-        while heap and sizes.get(heap[0][1]) != -heap[0][0]:
-            heappop(heap)
-        return heap[0][1] if heap else None
+        return bool(self.order)
+
+    def largest(self) -> str | None:
+        """Return the child with the most entries of those with removable ones, by name if equal."""
+        return self.order.first()[1] if self.settle() else None
 
 
-_Path = tuple[_Level[K], _Level[K], _User[K]]
-"""A tenant, its app, and the app's user."""
+class _Tree(Generic[K]):
+    """The numbers of all owners."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self.table: _Level[K] = _Level()
+        self._users: dict[Owner, _User[K]] = {}
+
+    def enter(self, owner: Owner, key: K, rank: int | None, size: int) -> None:
+        user = self._users.get(owner)
+        if user is None:
+            user = self._users[owner] = self._new(owner)
+        if rank is not None:
+            user.ranks[rank][key] = None
+        _add(owner, user, size)
+
+    def _new(self, owner: Owner) -> _User[K]:
+        levels = [self.table]
+        for name in owner[:-1]:
+            above = levels[-1].children
+            level = above.get(name)
+            if level is None:
+                level = above[name] = _Level()
+            levels.append(level)
+        user: _User[K] = _User(tuple(levels), self._ranks)
+        levels[-1].children[owner[-1]] = user
+        return user
+
+    def leave(self, owner: Owner, key: K, rank: int | None, size: int) -> None:
+        user = self._users[owner]
+        if rank is not None:
+            del user.ranks[rank][key]
+        _add(owner, user, -size)
+        if user.entries:
+            return
+        del self._users[owner]
+        for level, name in zip(reversed(user.levels), reversed(owner), strict=True):
+            level.remove(name)
+            if level.entries:
+                return
+
+
+def _add(owner: Owner, user: _User[Any], size: int) -> None:
+    """Add to the numbers of entries on the path of an owner."""
+    user.entries += size
+    for level, name in zip(user.levels, owner, strict=True):
+        level.entries += size
+        level.changed.add(name)
 
 
 class Shares(Generic[K]):
@@ -104,15 +140,43 @@ class Shares(Generic[K]):
         """With ``newest_first`` a user's newest entry leaves first, else the oldest."""
         self._ranks = ranks
         self._newest_first = newest_first
-        self._table: _Level[K] = _Level()
+        self._entries: dict[K, tuple[Owner, int | None, int]] = {}
+        """Owner, rank and size of each entry, the oldest first."""
+        self._tree: _Tree[K] | None = None
+        self._keep_from = 0
+        """Number of entries below which the tree is dropped."""
+        self.size = 0
+        """Sum of the entries' sizes."""
 
     def __len__(self) -> int:
         """Return the number of entries."""
-        return self._table.entries
+        return len(self._entries)
+
+    def enter(self, owner: Owner, key: K, rank: int | None = 0, size: int = 1) -> None:
+        """Add an entry as its user's newest; without a rank it is fixed."""
+        self._entries[key] = owner, rank, size
+        self.size += size
+        if self._tree is not None:
+            self._tree.enter(owner, key, rank, size)
+
+    def leave(self, key: K) -> None:
+        """Remove an entry. Raises KeyError for an unknown one."""
+        owner, rank, size = self._entries.pop(key)
+        self.size -= size
+        if self._tree is not None:
+            self._tree.leave(owner, key, rank, size)
+            if len(self._entries) < self._keep_from:
+                self._tree = None
+
+    def change(self, key: K, rank: int | None) -> None:
+        """Change the rank of an entry; it becomes its user's newest."""
+        owner, _, size = self._entries[key]
+        self.leave(key)
+        self.enter(owner, key, rank, size)
 
     def count(self, of: Sequence[str]) -> int:
         """Return the entries of a tenant, of one of its apps, or of a user of that app."""
-        part: Any = self._table
+        part: Any = self._table()
         for name in of:
             part = part.children.get(name)
             if part is None:
@@ -120,70 +184,32 @@ class Shares(Generic[K]):
         entries: int = part.entries
         return entries
 
-    def enter(self, owner: Owner, key: K, rank: int | None = 0) -> None:
-        """Add an entry as its user's newest; without a rank it is fixed."""
-        tenant, app, user = owner
-        of_tenant: _Level[K] | None = self._table.children.get(tenant)
-        if of_tenant is None:
-            of_tenant = self._table.children[tenant] = _Level()
-        of_app: _Level[K] | None = of_tenant.children.get(app)
-        if of_app is None:
-            of_app = of_tenant.children[app] = _Level()
-        of_user: _User[K] | None = of_app.children.get(user)
-        if of_user is None:
-            of_user = of_app.children[user] = _User(self._ranks)
-        if rank is not None:
-            of_user.ranks[rank][key] = None
-        self._add(owner, (of_tenant, of_app, of_user), 1, rank is not None)
-
-    def leave(self, owner: Owner, key: K) -> None:
-        """Remove an entry. Raises KeyError for an owner without entries."""
-        path = self._path(owner)
-        self._add(owner, path, -1, -path[2].remove(key))
-        for level, name, part in (
-            (path[1], owner[2], path[2]),
-            (path[0], owner[1], path[1]),
-            (self._table, owner[0], path[0]),
-        ):
-            if part.entries:
-                return
-            level.remove(name)
-
-    def change(self, owner: Owner, key: K, rank: int | None) -> None:
-        """Change the rank of an entry; it becomes its user's newest."""
-        path = self._path(owner)
-        free = -path[2].remove(key)
-        if rank is not None:
-            path[2].ranks[rank][key] = None
-            free += 1
-        if free:
-            self._add(owner, path, 0, free)
-
-    def _path(self, owner: Owner) -> _Path[K]:
-        of_tenant = self._table.children[owner[0]]
-        of_app = of_tenant.children[owner[1]]
-        return of_tenant, of_app, of_app.children[owner[2]]
-
-    def _add(self, owner: Owner, path: _Path[K], entries: int, free: int) -> None:
-        """Add to the numbers of entries, and of removable ones, on the path of an owner."""
-        table, (of_tenant, of_app, of_user) = self._table, path
-        table.entries += entries
-        table.free += free
-        table.changed.add(owner[0])
-        of_tenant.entries += entries
-        of_tenant.free += free
-        of_tenant.changed.add(owner[1])
-        of_app.entries += entries
-        of_app.free += free
-        of_app.changed.add(owner[2])
-        of_user.entries += entries
-        of_user.free += free
+    def _table(self) -> _Level[K]:
+        """Return the table with the numbers of all owners."""
+        if self._tree is None:
+            self._tree = _Tree(self._ranks)
+            for key, (owner, rank, size) in self._entries.items():
+                self._tree.enter(owner, key, rank, size)
+            self._keep_from = len(self._entries) // 2
+        return self._tree.table
 
     # --- the entry that leaves --------------------------------------------------------------------
 
-    def most(self) -> K | None:
-        """Return the entry that leaves first; None if there is no removable one."""
-        return self._of_largest(self._table)
+    def most(self, adding: Owner) -> K | None:
+        """Return the entry that leaves a table with one too many; None if there is no removable one.
+
+        Of equals, the owner that adds an entry loses its own.
+        """
+        part: Any = self._table()
+        own = True
+        for name in adding:
+            largest = part.largest()
+            if largest is None:
+                return None
+            children = part.children
+            own = own and name in part.order and children[name].entries >= children[largest].entries
+            part = children[name if own else largest]
+        return self._first(part, self._ranks)
 
     def displaced_by(self, owner: Owner, rank: int, within: Sequence[str] = ()) -> K | None:
         """Return the entry that leaves for one more of ``owner``; None if this one has no place.
@@ -191,7 +217,7 @@ class Shares(Generic[K]):
         ``within`` is the part that is full: the table (empty), or the owner's tenant, app or user. An
         arrival displaces an entry of its own user only if that has a lower rank.
         """
-        part: Any = self._table
+        part: Any = self._table()
         for name in within:
             part = part.children[name]
         for name in owner[len(within) :]:

@@ -51,11 +51,18 @@ from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.conversation import last_answer
 from fairserve.interactions.tracking.identity import client_call_id, core_call_id
 from fairserve.interactions.tracking.immunity import ImmunityRule
-from fairserve.interactions.tracking.run import Attachment, RestoredRun, Run, RunState, WasteCause
+from fairserve.interactions.tracking.run import (
+    Attachment,
+    Owner,
+    RestoredRun,
+    Run,
+    RunState,
+    WasteCause,
+)
 from fairserve.interactions.tracking.run_end import RunEnd, cause_of, state_of
 from fairserve.interactions.tracking.run_index import RunIndex
 from fairserve.interactions.tracking.shared_table import SharedTable, tick_share
-from fairserve.interactions.tracking.shares import Owner, Shares
+from fairserve.interactions.tracking.shares import Shares
 
 ANSWERS_PER_CALL = 16
 """Maximum samples of a call by which a later call finds its run."""
@@ -332,7 +339,7 @@ class Tracker:
             self._enter(run)
             self._watch(run, now_s)  # the first check computes the real due time
         elif idle:
-            self._shares.change(run.owner, run.interaction_id, _rank(run))
+            self._shares.change(run.interaction_id, _rank(run))
         if call.final:
             run.closing_final = call.call_id
         if call.clues:
@@ -513,12 +520,12 @@ class Tracker:
 
     def _leave(self, run: Run) -> None:
         del self._runs[run.interaction_id]
-        self._shares.leave(run.owner, run.interaction_id)
+        self._shares.leave(run.interaction_id)
 
     def _release(self, run: Run) -> None:
         """Make a run without live calls the last of its owner's that may be ended early."""
         self._runs[run.interaction_id] = self._runs.pop(run.interaction_id)
-        self._shares.change(run.owner, run.interaction_id, _rank(run))
+        self._shares.change(run.interaction_id, _rank(run))
 
     def _rest(self, run: Run, due_s: float) -> None:
         """Let a run whose last live call has ended expire, or be ended early."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairserve.interactions.call import Call, ClientPath
-from fairserve.platform.base.tenant_table import TenantTable
+from fairserve.interactions.tracking.shared_table import SharedTable
 
 MIN_S = 0.001
 """Shortest time in seconds from which a speed is computed."""
@@ -53,7 +53,7 @@ class OutputForecast:
 
     def __init__(self) -> None:
         self._all: dict[str, _Speed] = {}
-        self._own: TenantTable[tuple[str, ClientPath], _Speed] = TenantTable(MAX_CLIENTS)
+        self._own: SharedTable[tuple[str, ClientPath], _Speed] = SharedTable(MAX_CLIENTS)
 
     def completed(self, call: Call, output_tokens: int, running_s: float) -> None:
         """Add a completed call, which ran this many seconds."""
@@ -62,7 +62,7 @@ class OutputForecast:
         key = (call.pool, call.client)
         own = self._own.get(key)
         if own is None:
-            self._own.put(call.tenant, key, own := _Speed(OWN_TOKENS))
+            self._own.put((call.tenant,), key, own := _Speed(OWN_TOKENS))
         self._own.touch(key)
         for speed in (own, self._all.setdefault(call.pool, _Speed(ALL_TOKENS))):
             speed.add(output_tokens / call.samples, running_s)

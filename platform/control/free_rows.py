@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from fairserve.platform.base.tenant_table import TenantTable
+from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db.base import new_id
 
@@ -61,7 +61,7 @@ class FreeRows:
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
-        self._shared: TenantTable[Hashable, _Shared] = TenantTable(MAX_SHARED, 2.0 * QUARTER_S)
+        self._shared: SharedTable[Hashable, _Shared] = SharedTable(MAX_SHARED)
 
     def take(self, tenant: str, now_s: float) -> bool:
         """Take a row from the tenant's bucket; return false if it is empty."""
@@ -147,6 +147,7 @@ class FreeRows:
         shared = self._shared.get(key, now_s)
         if shared is None:
             shared = _Shared(new_id("shared"))
-            self._shared.put(tenant, key, shared, now_s)
+            self._shared.expire(now_s)
+            self._shared.put((tenant,), key, shared, now_s + 2.0 * QUARTER_S)
         shared.sharing += 1
         return shared

@@ -11,7 +11,7 @@ not charged.
 
 from __future__ import annotations
 
-from fairserve.platform.base.tenant_table import TenantTable
+from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.platform.control.messages import CallRecord
 
 MAX_ATTEMPTS = 10_000
@@ -22,12 +22,15 @@ class RecentAttempts:
     """Ended first attempts that no worker began, by fingerprint. Operations are O(log tenants)."""
 
     def __init__(self, max_attempts: int = MAX_ATTEMPTS, retention_s: float = RETENTION_S) -> None:
-        self._attempts: TenantTable[str, CallRecord] = TenantTable(max_attempts, retention_s)
+        self._attempts: SharedTable[str, CallRecord] = SharedTable(max_attempts)
+        self._retention_s = retention_s
 
     def remember(self, fingerprint: str, record: CallRecord, now_s: float) -> None:
         """Add a call that ended before a worker began it; it replaces an equal earlier one."""
         if fingerprint:
-            self._attempts.put(record.tenant, fingerprint, record, now_s)
+            self._attempts.expire(now_s)
+            until_s = now_s + self._retention_s
+            self._attempts.put((record.tenant,), fingerprint, record, until_s)
 
     def take(self, fingerprint: str, now_s: float) -> CallRecord | None:
         """Remove and return the attempt that is repeated now."""

@@ -15,7 +15,7 @@ from itertools import islice
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.identity import client_call_id, client_run_id
 from fairserve.interactions.tracking.run import RestoredRun, Run, RunState
-from fairserve.platform.base.tenant_table import TenantTable
+from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, RunView
 from fairserve.platform.control.port import CallListener
 from fairserve.scheduling.events import InteractionEnded
@@ -48,7 +48,7 @@ class LiveRuns:
         self._of_tenant: dict[str, dict[str, _Run]] = {}
         self._of_app: dict[str, dict[str, _Run]] = {}
         """Owners without a live run have no entry."""
-        self._ended: TenantTable[str, RunView] = TenantTable(MAX_ENDED)
+        self._ended: SharedTable[str, RunView] = SharedTable(MAX_ENDED)
 
     def __len__(self) -> int:
         """Number of live runs."""
@@ -156,7 +156,7 @@ class LiveRuns:
             wasted_tokens=event.wasted_tokens,
             waste_cause=event.cause,
         )
-        self._ended.put(view.tenant, run_id, view)
+        self._ended.put((view.tenant,), run_id, view)
         for listener in self._listeners:
             listener.run_ended(event)
         return InteractionRecord(

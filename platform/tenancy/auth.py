@@ -23,6 +23,7 @@ from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from fairserve.interactions.run_rules import RunRule, known_rules
+from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.platform.base.errors import (
     AuthenticationError,
     InvalidRequestError,
@@ -31,7 +32,6 @@ from fairserve.platform.base.errors import (
     UnavailableError,
 )
 from fairserve.platform.base.roles import Role
-from fairserve.platform.base.tenant_table import TenantTable
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, App, KeyScope, Tenant
@@ -117,9 +117,9 @@ class Authenticator:
         self._monotonic_s = monotonic_s
         self._now = now
         self._lock = threading.Lock()
-        self._known: TenantTable[str, _Entry] = TenantTable(max_entries)
+        self._known: SharedTable[str, _Entry] = SharedTable(max_entries)
         self._unknown: OrderedDict[str, float] = OrderedDict()
-        self._confirmed: TenantTable[str, float] = TenantTable(max_entries)
+        self._confirmed: SharedTable[str, float] = SharedTable(max_entries)
         """Time of the last successful check, by key id."""
         self._generation = 0
 
@@ -163,7 +163,7 @@ class Authenticator:
         """
         with self._lock:
             self._generation += 1
-            for digest, entry in list(self._known.items()):
+            for _, digest, _, entry in list(self._known.items()):
                 principal = entry.principal
                 if (
                     (key_id is not None and principal.key_id == key_id)
@@ -173,7 +173,7 @@ class Authenticator:
                 ):
                     self._known.pop(digest)
             self._unknown.clear()
-            self._confirmed.clear()
+            self._confirmed = SharedTable(self._confirmed.limit)
         self.origins.forget()
 
     def _digest(self, key: str) -> str:
@@ -217,7 +217,7 @@ class Authenticator:
             if len(self._unknown) > self._max_entries:
                 self._unknown.popitem(last=False)
         else:
-            self._known.put(entry.principal.sharer, digest, entry)
+            self._known.put((entry.principal.sharer,), digest, entry)
 
     def _recently_confirmed(self, key_id: str) -> bool:
         with self._lock:
@@ -239,7 +239,7 @@ class Authenticator:
                 confirmed_s = self._confirmed.get(key_id)
                 if confirmed_s is None:
                     confirmed_s = now_s
-                    self._confirmed.put(sharer, key_id, now_s)
+                    self._confirmed.put((sharer,), key_id, now_s)
             if now_s - confirmed_s >= self._stale_s:
                 raise _invalid_key() from None
             return
@@ -249,7 +249,7 @@ class Authenticator:
         self._check_expiry(expires_at)
         with self._lock:
             if generation == self._generation:
-                self._confirmed.put(sharer, key_id, now_s)
+                self._confirmed.put((sharer,), key_id, now_s)
 
     def _working_key(self, which: ColumnElement[bool]) -> tuple[ApiKey, Principal] | None:
         """Return the key and its principal.

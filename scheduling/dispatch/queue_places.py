@@ -49,7 +49,7 @@ class QueuePlaces:
 
     def count(self, *of: str) -> int:
         """Return the queued calls: all, of a tenant, of its app, or of a user of that app."""
-        return self._shares.count(of)
+        return self._shares.count(of) if of else len(self._shares)
 
     def enter(self, live: QueuedCall) -> None:
         """Count a queued call."""
@@ -58,7 +58,7 @@ class QueuePlaces:
 
     def leave(self, call: Call) -> None:
         """Remove a queued call."""
-        self._shares.leave(_owner(call), call.call_id)
+        self._shares.leave(call.call_id)
 
     def rejection(
         self, call: Call, bounds: QueueBounds, *, under_way: bool
@@ -67,6 +67,8 @@ class QueuePlaces:
 
         ``under_way``: its run is in progress.
         """
+        if len(self._shares) < min(bounds):
+            return None
         owner = _owner(call)
         full: tuple[str, ...] = ()
         if bounds.calls > bounds.of_user <= self.count(*owner):

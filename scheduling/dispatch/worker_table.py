@@ -175,7 +175,9 @@ class WorkerTable:
         """Add tokens held by a worker's calls, and sequences; negative to release them."""
         worker.demand_tokens += tokens
         worker.sequences += sequences
-        worker.background.others(worker.demand_tokens + worker.foreign_tokens, worker.sequences)
+        if tokens > 0:
+            held_tokens = worker.demand_tokens + worker.foreign_tokens
+            worker.background.others(held_tokens, worker.sequences)
         if not worker.draining:
             self._demand_tokens += tokens
 

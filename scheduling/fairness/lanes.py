@@ -12,63 +12,53 @@ discard a call.
 from __future__ import annotations
 
 from collections.abc import Collection
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from fairserve.interactions.call import Restriction
+from fairserve.interactions.lazy_heap import LazyHeap
 from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.falls import Falls
-from fairserve.scheduling.fairness.ranking import SLACK, Ranking
+from fairserve.scheduling.fairness.ranking import Ranking
 
 
 class Lane(Ranking):
     """Queued calls with one restriction."""
 
+    few = 0  # a selection compares levels, not clients
+
     def __init__(self, falls: Falls[Node]) -> None:
         super().__init__(falls)
-        self._arrivals: dict[Node, list[tuple[int, str, int, Node]]] = {}
-        """Calls below each outer level as ``(arrival number, call id, number, client)``: heaps, with
-        entries of calls that have left."""
-        self._below: dict[Node, int] = {}
-        """Number of calls below each outer level."""
-        self._clients: dict[str, Node] = {}
-        """Client of each call."""
+        self._arrivals: dict[Node, LazyHeap[str]] = {}
+        """Calls below each outer level, by arrival number."""
 
     def add(self, client: Node, arrival: int, call_id: str) -> None:
         """Add a queued call of a client."""
         self._keep_shape()
-        self._clients[call_id] = client
         self._arrive(client, arrival, call_id)
         super().add(client, arrival, call_id)
 
     def _arrive(self, client: Node, arrival: int, call_id: str) -> None:
         for node in client.line[:-1]:
-            heap = self._arrivals.setdefault(node, [])
-            heappush(heap, (arrival, call_id, next(self._numbers), client))
-            self._below[node] = self._below.get(node, 0) + 1
-            if len(heap) > 2 * self._below[node] + SLACK:
-                self._arrivals[node] = [entry for entry in heap if self._waits(entry)]
-                heapify(self._arrivals[node])
-
-    def _waits(self, entry: tuple[int, str, int, Node]) -> bool:
-        return self._clients.get(entry[1]) is entry[3]
+            calls = self._arrivals.get(node)
+            if calls is None:
+                calls = self._arrivals[node] = LazyHeap()
+            calls.set(call_id, arrival)
 
     def discard(self, client: Node, arrival: int, call_id: str) -> None:
         """Remove a call."""
         self._keep_shape()
-        del self._clients[call_id]
         for node in client.line[:-1]:
-            self._below[node] -= 1
-            if not self._below[node]:
-                del self._below[node], self._arrivals[node]
+            calls = self._arrivals[node]
+            calls.discard(call_id)
+            if not calls:
+                del self._arrivals[node]
         super().discard(client, arrival, call_id)
 
     def competes(self, node: Node) -> bool:
         """Return whether a sibling of a node has calls below it."""
         self._keep_shape()
-        parent = node.parent
-        level = self._top if parent.parent is parent else self._levels.get(parent)
-        return level is not None and len(level.keys) > (node in level.keys)
+        level = self._levels.get(node.parent)
+        return level is not None and len(level) > (node in level)
 
     def earliest(self, client: Node) -> tuple[int, str] | None:
         """Return the earliest call of a client as ``(arrival number, call id)``."""
@@ -78,20 +68,18 @@ class Lane(Ranking):
     def least(self, parent: Node) -> tuple[Any, Node] | None:
         """Return the key of the child to serve next below a node, and the child; None without any."""
         self._catch_up()
-        level = self._top if parent.parent is parent else self._levels.get(parent)
+        level = self._levels.get(parent)
         return None if level is None else self._least(level)
 
     def _key(self, node: Node) -> Any:
         """Return the counter, the earliest arrival and the name of a node."""
+        counter = node.served + node.reserved
         if node.line:
-            return node.served + node.reserved, self._calls[node][0][0], node.name
-        heap = self._arrivals[node]
-        while not self._waits(heap[0]):
-            heappop(heap)
-        return node.served + node.reserved, heap[0][0], node.name
+            return counter, self._calls[node][0][0], node.name
+        return counter, self._arrivals[node].first()[0], node.name
 
     def _rebuild(self) -> None:
-        self._arrivals, self._below = {}, {}
+        self._arrivals = {}
         for client, own in self._calls.items():
             for arrival, call_id in own:
                 self._arrive(client, arrival, call_id)

@@ -16,14 +16,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping
-from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath, Restriction
+from fairserve.interactions.lazy_heap import LazyHeap
 from fairserve.scheduling.feeders.uncharged import UnchargedFeeder
-
-_SLACK = 64
-"""Number of entries over twice the clients at which a heap is rebuilt."""
 
 _Place = tuple[int, str]
 """Place of a call in the order of arrival, and its id."""
@@ -36,8 +33,8 @@ class _Lane:
         self._turns = turns
         self.queues: dict[ClientPath, list[_Place]] = {}
         """Calls of each client in the order of arrival."""
-        self._heap: list[tuple[int, ClientPath]] = []
-        """Clients by a lower bound of their turn, with stale entries."""
+        self._order: LazyHeap[ClientPath] = LazyHeap()
+        """Clients by a lower bound of their turn."""
 
     def add(self, client: ClientPath, place: _Place) -> None:
         insort(self.queues.setdefault(client, []), place)
@@ -48,25 +45,19 @@ class _Lane:
         del own[bisect_left(own, place)]
         if not own:
             del self.queues[client]
+            self._order.discard(client)
 
     def turn(self, client: ClientPath) -> None:
-        """Add an entry for a client that got its first call here, or an earlier turn."""
-        heappush(self._heap, (self._turns[client], client))
-        if len(self._heap) > 2 * len(self.queues) + _SLACK:
-            self._heap = [(self._turns[each], each) for each in self.queues]
-            heapify(self._heap)
+        """Order a client that got a call here, or an earlier turn."""
+        self._order.lower(client, self._turns[client])
 
     def next(self) -> tuple[int, ClientPath]:
         """Return the client whose turn is next, with its turn. There must be one."""
-        heap = self._heap
         while True:
-            turn, client = heap[0]
-            if client not in self.queues or turn > self._turns[client]:
-                heappop(heap)
-            elif turn < self._turns[client]:
-                heapreplace(heap, (self._turns[client], client))
-            else:
+            turn, client = self._order.first()
+            if turn == self._turns[client]:
                 return turn, client
+            self._order.set(client, self._turns[client])
 
 
 class RoundRobinFeeder(UnchargedFeeder):

@@ -92,9 +92,8 @@ class SliceCharges:
         seq: int,
         cached_tokens: int,
         *,
-        profile: AppProfile,
+        typical: float,
         weights: Weights,
-        most_typical: float = math.inf,
         contended: tuple[bool, ...] = (),
         most: tuple[float, ...] | None = None,
     ) -> float:
@@ -102,12 +101,12 @@ class SliceCharges:
 
         ``contended`` is true at the levels, outermost first, where a sibling of the client waits;
         the charges count in the other models there. ``most`` is the most that the expected call may
-        cost at each level; all of its charges are reduced in proportion. ``most_typical`` caps the
-        app's typical call, in weighted tokens. ``weights`` are those of tenant, app and user. The
+        cost at each level; all of its charges are reduced in proportion. ``typical`` is the app's
+        typical call, in weighted tokens. ``weights`` are those of tenant, app and user. The
         charge factor contains their product, since the layers behind the feeder have one weight for
         all levels.
         """
-        per_token = 1.0 / min(self.typical_of(profile, call.stage), most_typical)
+        per_token = 1.0 / typical
         charge_factor = per_token * self._reference / math.prod(weights)
         by_level = tuple(1.0 / each for each in weights_by_level(weights, len(node.path)))
         even = min(by_level) == max(by_level)

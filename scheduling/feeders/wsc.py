@@ -62,6 +62,7 @@ from fairserve.interactions.call import (
     Restriction,
     TokenUsage,
 )
+from fairserve.interactions.lazy_heap import LazyHeap
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.directory import Directory
@@ -72,7 +73,6 @@ from fairserve.scheduling.fairness.lanes import Lanes, OpenLanes
 from fairserve.scheduling.fairness.ranking import Ranked, Ranking, Within
 from fairserve.scheduling.fairness.weight_cap import WeightCap
 from fairserve.scheduling.feeders.active_runs import ActiveRuns
-from fairserve.scheduling.feeders.earliest import Earliest, discard_from
 from fairserve.scheduling.feeders.slice_charges import SliceCharges
 from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.locality.locality import Locality
@@ -124,7 +124,7 @@ class WscFeeder:
         self._critical_path = options.run_order == "critical_path"
         self._runs: dict[str, set[str]] = {}
         """Ids of queued calls by interaction."""
-        self._ways: dict[str, Earliest[tuple[float, int]]] = {}
+        self._ways: dict[str, LazyHeap[str]] = {}
         """Queued calls with a known path to the end of the run, longest first, by interaction."""
         self._by_progress = options.interaction_priority and options.run_priority == "progress"
         self._active_runs = ActiveRuns(self._falls, by_progress=self._by_progress)
@@ -219,16 +219,16 @@ class WscFeeder:
         self._begin(call.interaction_id)
         profile = self._directory.profile(call.app)
         contended, most = self._competition(call_id, node)
+        typical = self._charges.typical_of(profile, call.stage)
         return self._charges.begin(
             call,
             node,
             entry.seq,
             cached_tokens,
-            profile=profile,
-            weights=self._directory.weights(call.tenant, call.app, call.user),
-            most_typical=min(
-                self._cap.of_dispatched(call), self._trusted(call, profile, cached_tokens)
+            typical=min(
+                self._trusted(call, profile, typical, cached_tokens), self._cap.of_dispatched(call)
             ),
+            weights=self._directory.weights(call.tenant, call.app, call.user),
             contended=contended,
             most=most,
         )
@@ -257,19 +257,22 @@ class WscFeeder:
         for other in self._others:
             other.begun_elsewhere(interaction_id)
 
-    def _trusted(self, call: Call, profile: AppProfile, cached_tokens: int) -> float:
+    def _trusted(
+        self, call: Call, profile: AppProfile, typical: float, cached_tokens: int
+    ) -> float:
         """Return the size of a typical call as far as the tenant's declarations are trusted."""
         if not self._trusts:
-            return math.inf
-        weights, cached_weight = self._weights, self.options.cached_weight
+            return typical
+        trust = self._directory.trust
+        if profile.believed_tokens is None or call.stage <= profile.seen_stages:
+            return trust.begin(call.call_id, call.tenant, typical)
         usage = TokenUsage(call.input_tokens, call.system_tokens, cached_tokens, 0)
-        return self._directory.trust.begin(
+        return trust.begin_declared(
             call.call_id,
             call.tenant,
-            self._charges.typical_of(profile, call.stage),
-            declared=profile.believed_tokens is not None and call.stage > profile.seen_stages,
-            prompt=weights.prompt_slice(usage, cached_weight),
-            per_output=weights.gamma,
+            typical,
+            prompt=self._weights.prompt_slice(usage, self.options.cached_weight),
+            per_output=self._weights.gamma,
             most=self.options.declared_trust,
         )
 
@@ -434,13 +437,13 @@ class WscFeeder:
     def _place(self, entry: _Queued) -> None:
         call, node = entry.call, entry.node
         if node.queue is None:
-            node.queue = Earliest()
-        node.queue.add(call.call_id, entry.seq)
+            node.queue = LazyHeap()
+        node.queue.set(call.call_id, entry.seq)
         self._queued[call.call_id] = entry
         self._runs.setdefault(call.interaction_id, set()).add(call.call_id)
         if self._critical_path and call.remaining_tokens > 0:
-            ways = self._ways.setdefault(call.interaction_id, Earliest())
-            ways.add(call.call_id, (-call.remaining_tokens, entry.seq))
+            ways = self._ways.setdefault(call.interaction_id, LazyHeap())
+            ways.set(call.call_id, (-call.remaining_tokens, entry.seq))
         if call.interaction_id in self._active_runs:
             self._active_runs.add(node, call, entry.seq)
         if self.options.locality_slack:
@@ -460,8 +463,8 @@ class WscFeeder:
         node.queue.discard(call_id)
         if self._lanes is not None:
             self._lanes.discard(call.restriction, node, entry.seq, call_id)
-        discard_from(self._runs, call.interaction_id, call_id)
-        discard_from(self._ways, call.interaction_id, call_id)
+        _discard_from(self._runs, call.interaction_id, call_id)
+        _discard_from(self._ways, call.interaction_id, call_id)
         self._active_runs.discard(call_id)
         return self._first(node).seq if node.queue else None
 
@@ -595,3 +598,12 @@ def _margin(options: WscOptions) -> float:
     """
     slacks = (options.interaction_slack, options.locality_slack)
     return 1.0 + max(slack for slack in (0.0, *slacks) if slack < math.inf)
+
+
+def _discard_from(sets: dict[str, Any], key: str, call_id: str) -> None:
+    """Remove a call from one of the sets; a set that becomes empty is removed, too."""
+    found = sets.get(key)
+    if found is not None:
+        found.discard(call_id)
+        if not found:
+            del sets[key]

@@ -107,14 +107,8 @@ def test_a_tenant_gains_its_trust_and_a_part_of_its_service_at_most(seed, most):
             prompt = rng.choice([10.0, 100.0, 1000.0])
             declared = rng.choice([1.0, 100.0, 4800.0])
             taken = trust._tenants["t"].taken if trust._tenants else 0.0
-            typical = trust.begin(
-                str(number),
-                "t",
-                declared,
-                declared=True,
-                prompt=prompt,
-                per_output=1.0,
-                most=most,
+            typical = trust.begin_declared(
+                str(number), "t", declared, prompt=prompt, per_output=1.0, most=most
             )
             assert typical <= declared
             live[str(number)] = typical, prompt, trust._tenants["t"].taken > taken
@@ -131,8 +125,8 @@ def test_trust_is_taken_while_a_call_runs_and_returned_by_one_that_was_not_serve
     trust = DeclaredTrust()
 
     def begin(number):
-        return trust.begin(
-            f"c{number}", "t", 4800.0, declared=True, prompt=40.0, per_output=1.0, most=2.0
+        return trust.begin_declared(
+            f"c{number}", "t", 4800.0, prompt=40.0, per_output=1.0, most=2.0
         )
 
     assert [begin(number) for number in range(3)] == [4800.0, 4800.0, 240.0]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fairserve.interactions.call import Restriction
 from fairserve.scheduling.fairness.counters import VirtualCounters
 from fairserve.scheduling.fairness.lanes import Lanes
-from fairserve.scheduling.fairness.ranking import Ranking
+from fairserve.scheduling.fairness.ranking import FEW, Ranking
 
 PATHS = [
     *((tenant, user) for tenant in "abc" for user in "uvwx"),
@@ -27,6 +27,8 @@ class Queue:
         self.counters = VirtualCounters()
         falls = self.counters.record_falls()
         self.rankings = [Ranking(falls) for _ in range(3)]
+        for ranking, few in zip(self.rankings, (0, 3, FEW), strict=True):
+            ranking.few = few
         self.lanes = Lanes(falls, self.counters.root)
         self.queued, self.running = {}, {}
         self.arrivals = 0
@@ -145,6 +147,6 @@ def test_nothing_is_kept_of_clients_that_have_left(seed):
     while queue.queued:
         queue.leave()
     for ranking in queue.rankings:
-        assert not any((ranking._calls, ranking._levels, ranking._top.keys))
+        assert not any((ranking._calls, ranking._levels))
     assert not queue.lanes._lanes
     assert not list(queue.counters.root.falls.since(0))

@@ -370,7 +370,7 @@ def test_every_row_names_its_code_and_its_tests():
 FOLDERS = ("platform", "interactions", "throttling", "scheduling", "engine/wire")
 PARTS = {
     "BodyMemory", "BoundedSemaphore", "OrderedDict", "PromptThreads", "Queue", "Semaphore",
-    "SharedLimit", "SharedTable", "Shares", "SimpleQueue", "Subscribers", "TenantTable",
+    "SharedLimit", "SharedTable", "Shares", "SimpleQueue", "Subscribers",
     "ThreadPoolExecutor", "Turns", "lru_cache",
 }  # fmt: skip
 """Parts of which bounded structures are built."""
@@ -395,10 +395,10 @@ NOT_SHARED = {
     "engine/wire/loop_turns.py": "streams take turns by bytes",
     "engine/wire/stream_events.py": "one stream",
     "interactions/call.py": "a cache of what is computed at once",
+    "interactions/lazy_heap.py": "the part itself",
     "interactions/programs/output.py": "one program",
     "platform/background/webhooks/delivery.py": "makes the slots, which are listed",
     "platform/base/client_address.py": "a cache of what is computed at once",
-    "platform/base/tenant_table.py": "the part itself",
     "platform/base/turns.py": "the part itself",
     "platform/control/deadlines.py": "one entry of each queued or running call",
     "platform/control/journal/retention.py": "files of the journal, for the operator",
@@ -424,12 +424,10 @@ NOT_SHARED = {
     "scheduling/fairness/counter_node.py": "heaps of entries that are counted elsewhere",
     "scheduling/fairness/falls.py": "one entry of each client that is counted elsewhere",
     "scheduling/fairness/newcomers.py": "users by app; the app with most forgets its oldest",
+    "scheduling/fairness/ranking.py": "one entry of each queued call",
     "scheduling/declared_trust.py": "a tenant that is forgotten is a new one",
     "scheduling/fairness/weight_cap.py": "a tenant that is forgotten is a new one",
-    "scheduling/feeders/earliest.py": "one entry of each queued call",
     "scheduling/feeders/fcfs.py": "one entry of each queued call",
-    "scheduling/feeders/round_robin.py": "one entry of each queued call",
-    "scheduling/feeders/wsc.py": "one entry of each queued call",
     "scheduling/local/drr.py": "one entry of each queued call",
     "scheduling/local/fcfs.py": "one entry of each queued call",
     "scheduling/local/length_prediction.py": "a client that is forgotten is predicted as a new one",

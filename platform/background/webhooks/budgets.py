@@ -24,9 +24,9 @@ from typing import Literal, NamedTuple
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.platform.background.webhooks.events import Event, event_id, time_text
 from fairserve.platform.base.money import NANO
-from fairserve.platform.base.tenant_table import TenantTable
 from fairserve.platform.control.messages import CallRecord
 from fairserve.platform.db.base import NAME_CHARS
 from fairserve.platform.db.contracts import Contract
@@ -83,7 +83,7 @@ class BudgetWatch:
     def __init__(self, currency: str, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._currency = currency
         self._monotonic_s = monotonic_s
-        self._known: TenantTable[_Budget, _Known] = TenantTable(MAX_HOLDERS)
+        self._known: SharedTable[_Budget, _Known] = SharedTable(MAX_HOLDERS)
 
     def reached(
         self, session: Session, calls: Sequence[CallRecord], anonymous: Collection[str], now: float
@@ -129,7 +129,7 @@ class BudgetWatch:
         now_s = self._monotonic_s()
         next_s = now_s + max(CHECK_S, REST * (now_s - began_s))
         if spent is not None:
-            self._known.put(holder.tenant_id, budget, _Known(spent, next_s))
+            self._known.put((holder.tenant_id,), budget, _Known(spent, next_s))
         return spent
 
     def _event(

@@ -39,7 +39,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from fairserve.interactions.tracking.identity import TRACEPARENT, client_call_id, client_run_id
-from fairserve.platform.base.tenant_table import TenantTable
+from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.platform.control.port import CallListener, ObservedCall
 from fairserve.platform.monitoring.tracing.content import input_text, output_text
 from fairserve.scheduling.events import CallOutcome, InteractionEnded
@@ -82,11 +82,11 @@ class CallTracer(CallListener):
         """``content_max_chars`` bounds the prompt, and the answer, of :meth:`add_content`."""
         self._tracer = tracer
         self._content_max_chars = content_max_chars
-        self._runs: TenantTable[str, Span] = TenantTable(MAX_RUNS)
+        self._runs: SharedTable[str, Span] = SharedTable(MAX_RUNS)
         """Spans of open interactions by run id."""
         self._calls: dict[str, Span] = {}
         """Spans of queued and running calls by record id; control bounds their number."""
-        self._contexts: TenantTable[str, SpanContext] = TenantTable(MAX_CONTEXTS)
+        self._contexts: SharedTable[str, SpanContext] = SharedTable(MAX_CONTEXTS)
         """Contexts of sampled calls by the core's call id, in the order of their acceptance."""
 
     # --- events, see CallListener -----------------------------------------------------------------
@@ -99,7 +99,7 @@ class CallTracer(CallListener):
         context = span.get_span_context()
         call.traceparent = _traceparent(context)
         if span.is_recording():
-            self._contexts.put(call.call.tenant, call.call.call_id, context)
+            self._contexts.put((call.call.tenant,), call.call.call_id, context)
 
     def call_granted(self, call: ObservedCall) -> None:
         """Add the event of a grant."""
@@ -166,8 +166,9 @@ class CallTracer(CallListener):
 
     def close(self) -> None:
         """End the spans of open interactions: the server stops, and nothing ends them later."""
-        for span in self._runs.clear():
+        for _, _, _, span in self._runs.items():
             span.end()
+        self._runs = SharedTable(MAX_RUNS)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -189,7 +190,7 @@ class CallTracer(CallListener):
                     "fairserve.app": app,
                 }
             )
-        for evicted in self._runs.put(tenant, run_id, span):
+        for evicted in self._runs.put((tenant,), run_id, span):
             evicted.set_attribute("fairserve.ended_early", True)
             evicted.end()
         return span

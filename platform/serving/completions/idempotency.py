@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.platform.base.errors import InvalidRequestError, UnprocessableError
-from fairserve.platform.base.tenant_table import TenantTable
 from fairserve.platform.serving.bodies import BodyReservation
 from fairserve.platform.serving.completions.answer import AnswerBuffer, ConnectionSink
 from fairserve.platform.serving.completions.producer import Producer
@@ -46,7 +46,8 @@ class IdempotentAnswers:
     ) -> None:
         self._clock = clock
         self._running: dict[tuple[str, str], _Entry] = {}
-        self._kept: TenantTable[tuple[str, str], _Entry] = TenantTable(max_entries, retention_s)
+        self._kept: SharedTable[tuple[str, str], _Entry] = SharedTable(max_entries)
+        self._retention_s = retention_s
         self._unit_bytes = max_bytes / max_entries
         """Bytes of an answer that count as one entry, so that one limit bounds number and bytes."""
 
@@ -98,7 +99,9 @@ class IdempotentAnswers:
             del self._running[key]
             if producer.succeeded:
                 size = max(1, math.ceil(entry.buffer.size_bytes / self._unit_bytes))
-                self._kept.put(tenant, key, entry, self._clock(), size)
+                now_s = self._clock()
+                self._kept.expire(now_s)
+                self._kept.put((tenant,), key, entry, now_s + self._retention_s, size=size)
 
     async def close(self) -> None:
         """Cancel what still runs (after control has drained there is nothing)."""

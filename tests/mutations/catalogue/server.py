@@ -462,10 +462,10 @@ _CONSOLE = (
     Mutation(
         "full-table-evicts-from-the-tenant-that-adds",
         "console",
-        "platform/base/tenant_table.py",
-        "return adding if self._sizes.get(adding, 0) >= -size else tenant",
-        "return adding",
-        ("tests/unit/platform/base/test_tenant_table.py",),
+        "interactions/tracking/shares.py",
+        "part = children[name if own else largest]",
+        "part = children[name]",
+        ("tests/unit/interactions/tracking/test_shared_table.py",),
     ),
     Mutation(
         "share-of-a-limit-ignores-what-others-have",

@@ -11,7 +11,6 @@ from fairserve.interactions.run_rules import RUN_RULES
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.interactions.tracking.identity import OtherSources, identify
 from fairserve.interactions.tracking.run_index import RunIndex
-from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
 
 PROFILE = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=3, idle_timeout_s=100)
@@ -201,38 +200,6 @@ def test_the_index_and_the_ended_runs_are_bounded(client):
     client.tracker.expire(lambda app: PROFILE, client.now_s)
     state = client.tracker.snapshot(client.now_s)
     assert (state["continuable"], state["index"]) == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("loud", "quiet"),
-    [
-        (("loud", "app", "u"), ("quiet", "app", "u")),
-        (("t", "loud", "u"), ("t", "quiet", "u")),
-        (("t", "app", "loud"), ("t", "app", "quiet")),
-    ],
-)
-def test_a_flood_evicts_no_entry_of_others(loud, quiet):
-    table = SharedTable(8)
-    for number in range(100):
-        table.put(loud, f"loud {number}", number, 1.0)
-        if number < 3:
-            table.put(quiet, number, number, 1.0)
-    assert [table.get(number, 0.0) for number in range(3)] == [0, 1, 2]
-    assert [table.get(f"loud {number}", 0.0) for number in (94, 95, 99)] == [None, 95, 99]
-    for tenant in "abcd":
-        table.put((tenant, "app", "u"), tenant, tenant, 1.0)
-    assert len(table) == 8
-    assert [table.get(tenant, 0.0) for tenant in "abcd"] == list("abcd")
-    assert table.get(2, 0.0) == 2
-    table.expire(1.0)
-    assert len(table) == 0
-
-
-def test_entries_that_are_not_kept_leave_first():
-    table, owner = SharedTable(3), ("t", "app", "u")
-    for number in range(6):
-        table.put(owner, number, number, 1.0, kept=number < 2)
-    assert [number for number in range(6) if table.get(number, 0.0) is not None] == [0, 1, 5]
 
 
 def test_an_answer_of_several_runs_names_none():
