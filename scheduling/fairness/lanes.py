@@ -8,9 +8,9 @@ the earliest call, then the name. A selection compares the first of each lane th
 Cost, amortised: O(lanes * levels * log siblings) for a selection, O(levels * log siblings) to add or to
 discard a call.
 
-Weakness: linear in the lanes, 4 ms for 500. Calls of clients are in one for each set of kinds of workers, and
-for each set of workers where a call failed. Only a gateway names workers, in its subset hints; one with
-hundreds of different hints in a queue makes selections slow.
+Weakness: linear in the lanes, 4 ms for 500. Calls of clients are in one for each set of kinds of
+workers, and for each set of workers where a call failed. Only a gateway names workers, in its subset
+hints; one with hundreds of different hints in a queue makes selections slow.
 """
 
 from __future__ import annotations
