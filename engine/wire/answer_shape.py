@@ -30,6 +30,8 @@ _OBJECTS = {
     ("/v1/completions", True): "text_completion",
     ("/v1/completions", False): "text_completion",
 }
+_OUTPUTS = frozenset({"delta", "message", "text"})
+"""Fields of a choice that hold its output, by protocol."""
 _TEXTS = frozenset({"content", "refusal", "reasoning", "reasoning_content", "role"})
 
 
@@ -59,6 +61,7 @@ class AnswerShape:
                 self._check_delta(choice, index)
             else:
                 _check_text(choice)
+            self._leave_out_others(choice, "delta")
             if choice.get("logprobs") is not None:
                 self._check_logprobs(choice["logprobs"])
             if choice.get("finish_reason") == "":  # some servers write it for null
@@ -92,6 +95,7 @@ class AnswerShape:
                 _check_message(choice)
             elif not isinstance(choice.get("text"), str):
                 raise _wrong("text", choice.get("text"), "text")
+            self._leave_out_others(choice, "message")
         if not self._finished:
             raise MalformedAnswerError("it sent an answer without choices")
 
@@ -129,6 +133,12 @@ class AnswerShape:
                 f"it sent a choice with index {shown}; must be 0 to {self._samples - 1}"
             )
         return index
+
+    def _leave_out_others(self, choice: dict[str, Any], chat_output: str) -> None:
+        """Leave out the outputs of other protocols, which nothing has checked."""
+        own = chat_output if self._path == _CHAT else "text"
+        for name in _OUTPUTS - {own}:
+            choice.pop(name, None)
 
     def _check_logprobs(self, logprobs: Any) -> None:
         if not isinstance(logprobs, dict):

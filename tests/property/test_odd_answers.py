@@ -15,6 +15,7 @@ from fairserve.engine.wire.base import WorkerChunk, WorkerRejectedError, WorkerS
 from fairserve.engine.wire.chunk_output import has_content
 from fairserve.engine.wire.stream_events import StreamEvents
 from fairserve.engine.wire.worker_answer import read_whole
+from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.platform.base.errors import WorkerFailedError
 from fairserve.platform.serving.completions.merge import Merger, WholeCompletion
 from fairserve.platform.serving.completions.sse import ChunkWriter
@@ -29,7 +30,12 @@ FAILURES = (WorkerStreamError, WorkerRejectedError, WorkerFailedError)
 TOKEN = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
 PART = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 DELTA = {"role": "assistant", "content": "a", "reasoning": "r", "tool_calls": [PART, {}]}
-CHOICE = {"index": 0, "logprobs": {"content": [TOKEN]}, "finish_reason": "stop"}
+CHOICE = {
+    **dict.fromkeys(("delta", "message", "text")),
+    "index": 0,
+    "logprobs": {"content": [TOKEN]},
+    "finish_reason": "stop",
+}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
 HEAD = {"id": "x", "object": "o", "created": 1, "model": "m", "usage": USAGE}
 CHUNK = HEAD | {"choices": [CHOICE | {"delta": DELTA, "stop_reason": "x"}]}
@@ -117,12 +123,12 @@ def write_stream(chunks, *, chat):
 
 
 def write_whole(merger, usage, *, chat):
-    """Write a whole answer in every protocol."""
+    """Write a whole answer in every protocol, and record it, as the relay does."""
     orjson.dumps(merger.answer("x", "m", usage))
     output_of(merger)
+    assert Conversation([{"role": "user", "content": "x"}]).answered(merger.messages())
+    assert merger.requested_tools in (True, False)
     if chat:
-        assert all(isinstance(each, dict) for each in merger.messages())
-        assert merger.requested_tools in (True, False)
         for kind, each in zip((Message, Response), writers(), strict=True):
             kind.model_validate_json(orjson.dumps(asyncio.run(each.whole(merger, usage))))
 
@@ -132,6 +138,7 @@ def write_whole(merger, usage, *, chat):
     st.lists(st.one_of(*map(odd, (CHUNK, TEXT_CHUNK, ANSWER))), max_size=3),
 )
 @example(CHAT, [CHUNK])
+@example(CHAT, [HEAD | {"choices": [CHOICE | {"delta": DELTA, "message": [None]}]}])
 @example(TEXT, [TEXT_CHUNK])
 def test_a_stream_is_written_or_the_workers_failure(path, chunks):
     events = StreamEvents(AnswerShape(path, 1))
@@ -147,6 +154,7 @@ def test_a_stream_is_written_or_the_workers_failure(path, chunks):
 @given(st.sampled_from([CHAT, TEXT]), st.one_of(odd(ANSWER), odd(TEXT_CHUNK), ODD))
 @example(CHAT, ANSWER)
 @example(TEXT, TEXT_CHUNK)
+@example(TEXT, HEAD | {"choices": [CHOICE | {"logprobs": None, "text": "a", "message": [None]}]})
 def test_a_whole_answer_is_written_or_the_workers_failure(path, answer):
     merger, meter = WholeCompletion(), UsageMeter(9, 0)
     try:
