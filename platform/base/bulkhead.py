@@ -3,7 +3,7 @@
 A request that makes no call runs :func:`as_management`. Its work in threads then uses threads of its own
 (:class:`RequestThreads`), and its sessions use connections of their own
 (:mod:`fairserve.platform.db.engine`): whatever management does, calls wait for neither. Of both kinds,
-threads are taken in turns by those for whom they work (:func:`work_for`): tenants, and addresses of
+threads are taken in turns of the owners of the work (:func:`work_for`): tenants, and addresses of
 clients whose key is looked up. Both marks are context variables, which tasks and threads inherit from
 the request. Cost of work in a thread: a few microseconds beside those of the thread.
 """
@@ -52,7 +52,10 @@ def work_for(sharer: str) -> None:
 
 
 class TurnThreads(ThreadPoolExecutor):
-    """Threads that are taken in turns by those for whom they work."""
+    """Threads that the owners of work, such as tenants, take in turns.
+
+    Work of an owner waits for at most one piece of each other owner. Whoever adds work bounds the queue.
+    """
 
     def __init__(self, threads: int, name: str) -> None:
         super().__init__(threads, thread_name_prefix=name)
@@ -63,13 +66,27 @@ class TurnThreads(ThreadPoolExecutor):
         """Work by owner; the owner that has waited longest is the first one."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run ``fn`` in a thread, once it is its owner's turn."""
+        """Run ``fn`` in a thread, in the turn of the owner of the present task."""
+        return self.submit_for(_sharer.get(), partial(fn, *args, **kwargs))
+
+    def submit_for(self, owner: str, work: Callable[[], T]) -> Future[T]:
+        """Run ``work`` in a thread, in its owner's turn.
+
+        Cancellation removes it from the queue; work that has started keeps its thread until its end.
+        """
         future: Future[T] = Future()
         with self._order:
-            own = self._waiting.setdefault(_sharer.get(), deque())
-            own.append((future, partial(fn, *args, **kwargs)))
+            self._waiting.setdefault(owner, deque()).append((future, work))
         super().submit(self._run_next)
         return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads; with ``cancel_futures`` the work that waits is dropped."""
+        if cancel_futures:
+            with self._order:
+                for future, _ in (each for own in self._waiting.values() for each in own):
+                    future.cancel()
+        super().shutdown(wait, cancel_futures=cancel_futures)
 
     def _run_next(self) -> None:
         with self._order:

@@ -26,6 +26,7 @@ from fairserve.engine.wire.base import WorkerFacts
 from fairserve.engine.wire.request_fields import ServerKind
 from fairserve.engine.wire.tasks import TASKS, Tasks
 from fairserve.interactions.call import TokenIds
+from fairserve.platform.base.bulkhead import TurnThreads
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.fleet.fleet import Desired
 from fairserve.platform.fleet.models import Models, ServedModel
@@ -36,7 +37,6 @@ from fairserve.platform.fleet.prompt import (
     PromptReader,
     load_counter,
 )
-from fairserve.platform.fleet.prompt_threads import PromptThreads
 from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
@@ -136,7 +136,7 @@ class ModelPools:
         self._draining: set[str] = set()
         self._problems: dict[str, str] = {}
         self._prefetched: asyncio.Task[PromptReader | None] | None = None
-        self._large_prompts = PromptThreads(LARGE_PROMPT_THREADS, "large prompts")
+        self._large_prompts = TurnThreads(LARGE_PROMPT_THREADS, "large prompts")
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class ModelPools:
         for pool in self._pools.values():
             if pool.reader is not None:
                 pool.reader.close()
-        self._large_prompts.close()
+        self._large_prompts.shutdown(wait=False, cancel_futures=True)
 
     # --- served models ----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ Weakness: tokens of images are not counted.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +24,8 @@ import numpy as np
 from fairserve.engine.torch.model_hub import ask_hub, is_here
 from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT, PromptOptions
 from fairserve.interactions.call import TokenIds
+from fairserve.platform.base.bulkhead import TurnThreads
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.fleet.prompt_threads import PromptThreads
 from fairserve.platform.fleet.token_bound import chars_per_token
 
 T = TypeVar("T")
@@ -234,7 +235,7 @@ class PromptReader:
     """Counts prompts without blocking the event loop."""
 
     def __init__(
-        self, counter: PromptCounter, source: str = ESTIMATE, large: PromptThreads | None = None
+        self, counter: PromptCounter, source: str = ESTIMATE, large: TurnThreads | None = None
     ) -> None:
         """``large`` has the threads for large prompts; without it they use the common threads."""
         self.exact = not isinstance(counter, BytesCounter)
@@ -245,7 +246,7 @@ class PromptReader:
         """True if the model accepts images or sound, or if that is unknown."""
         self._counter = counter
         self._large = large
-        self._threads = PromptThreads(THREADS)
+        self._threads = TurnThreads(THREADS, "tokenizer")
 
     async def chat(
         self,
@@ -292,13 +293,14 @@ class PromptReader:
     async def _count(self, size: int, tenant: str, count: Callable[[], T]) -> T:
         if size <= INLINE_CHARS:
             return count()
+        threads = self._threads
         if size > LARGE_CHARS and self._large is not None:
-            return await self._large.run(tenant, count)
-        return await self._threads.run(tenant, count)
+            threads = self._large
+        return await asyncio.wrap_future(threads.submit_for(tenant, count))
 
     def close(self) -> None:
-        """End the threads."""
-        self._threads.close()
+        """End the threads, and drop the prompts that wait."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class NoTokenizerError(Exception):

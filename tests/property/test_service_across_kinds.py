@@ -99,7 +99,7 @@ def test_a_call_that_any_worker_can_take_makes_them_contended(levels):
 def test_workers_that_nobody_else_can_use_take_no_turn_from_a_client_beside_a_run_in_progress(
     levels,
 ):
-    """a begins runs on NPUs beside c's run in progress, and has the GPUs for itself meanwhile."""
+    """While c's run is in progress, a begins runs on NPUs and has the GPUs for itself."""
     queue = Kinds(levels)
     got = []
     for _ in range(200):

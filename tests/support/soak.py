@@ -31,6 +31,11 @@ LIARS = 3
 """Calls that run at that worker at a time."""
 READS = 80
 """Reads that a tenant has open at a time."""
+READ_PAUSE_S = 0.5
+"""Seconds between two such rounds."""
+ATTACK_PAUSE_S = 0.05
+"""Seconds between two requests of another attack. These pauses bound the load: the test compares the
+clients' shares of a server, and not the speed of the machine."""
 BUDGET = 1.0
 PRICE = {"model": "hostile", "input": 1000, "output": 10_000}
 """Price of a million tokens: an output of ``LIE_TOKENS`` costs 0.3 of the budget of 1."""
@@ -147,7 +152,7 @@ class Soak:
                 ]
             tasks = [asyncio.create_task(each) for each in others]
             clients = [asyncio.create_task(self._call(http, stop, seen)) for _ in range(4)]
-            await asyncio.sleep(seconds)
+            await _pause(stop, seconds)
             stop.set()
             await asyncio.gather(*clients, *tasks)
         return seen
@@ -193,7 +198,7 @@ class Soak:
                     self.refused_by_budget += 1
                 if answer.status == 500:
                     self.surprises.append(data[:300])
-            await asyncio.sleep(0.05)
+            await _pause(stop, ATTACK_PAUSE_S)
 
     async def _read(self, http, stop):
         """Read reports, many at a time."""
@@ -208,7 +213,7 @@ class Soak:
 
         while not stop.is_set():
             await asyncio.gather(*(read(next(pages)) for _ in range(READS)))
-            await asyncio.sleep(0.5)
+            await _pause(stop, READ_PAUSE_S)
 
     async def _crowd(self, http, stop):
         """Fill what tenants share: kept answers, background responses, runs and followers."""
@@ -224,7 +229,7 @@ class Soak:
                 await answer.read()
             async with http.post("/v1/interactions", json={}, headers=headers) as answer:
                 await answer.read()
-            await asyncio.sleep(0.05)
+            await _pause(stop, ATTACK_PAUSE_S)
 
     async def _cheat(self, http, stop):
         """Break calls off before their end and repeat them as retries, and send two keys."""
@@ -250,6 +255,13 @@ class Soak:
         """Return the usage report of a tenant."""
         report = self.server.request("GET", "/v1/usage", self.tenants[name])
         return report["items"][0] if report["items"] else None
+
+
+async def _pause(stop, seconds):
+    """Wait for so long, or until the clients stop."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
 
 
 @contextlib.asynccontextmanager

@@ -369,9 +369,9 @@ def test_every_row_names_its_code_and_its_tests():
 
 FOLDERS = ("platform", "interactions", "throttling", "scheduling", "engine/wire")
 PARTS = {
-    "BodyMemory", "BoundedSemaphore", "OrderedDict", "PromptThreads", "Queue", "Semaphore",
+    "BodyMemory", "BoundedSemaphore", "OrderedDict", "Queue", "Semaphore",
     "SharedLimit", "SharedTable", "Shares", "SimpleQueue", "Subscribers",
-    "ThreadPoolExecutor", "Turns", "lru_cache",
+    "ThreadPoolExecutor", "TurnThreads", "Turns", "lru_cache",
 }  # fmt: skip
 """Parts of which bounded structures are built."""
 
@@ -404,7 +404,7 @@ NOT_SHARED = {
     "platform/control/journal/retention.py": "files of the journal, for the operator",
     "platform/fleet/direct_address.py": "a cache of what is computed at once",
     "platform/fleet/model_pools.py": "models of the fleet, which the operator names",
-    "platform/fleet/prompt.py": "uses PromptThreads, which are listed",
+    "platform/fleet/prompt.py": "uses TurnThreads, which are listed",
     "platform/control/lifecycle.py": "uses Subscribers, which are listed",
     "platform/monitoring/activity_bucket.py": "figures for operators: the largest clients are named",
     "platform/monitoring/call_metrics.py": "figures for operators: models of the fleet, known reasons",

@@ -33,6 +33,10 @@ ZSTD_WINDOW_LOG = 23
 _ERRORS = (zlib.error, zstd.ZstdError, brotli.error)
 
 
+Outputs = Callable[[Any, bytes], Iterator[bytes]]
+"""Yields the output of a decompressor for the next data, in pieces that may be empty."""
+
+
 class _Decoder(Protocol):
     """Decompresses one stream of one coding."""
 
@@ -49,8 +53,8 @@ class _Decoder(Protocol):
 class _Members:
     """A body of members, each of which has its own decompressor: gzip and zstd."""
 
-    def __init__(self, new: Callable[[], Any]) -> None:
-        self._new = new
+    def __init__(self, new: Callable[[], Any], outputs: Outputs) -> None:
+        self._new, self._outputs = new, outputs
         self._members = 0
         self.ended = True
 
@@ -59,9 +63,10 @@ class _Members:
         while data:
             if self.ended:
                 self._begin()
-            for piece in self._member(data):
+            for piece in self._outputs(self._decompressor, data):
                 if piece:
                     yield piece
+            self.ended = self._decompressor.eof
             data = self._decompressor.unused_data if self.ended else b""
 
     def _begin(self) -> None:
@@ -74,37 +79,28 @@ class _Members:
         self._decompressor = self._new()
         self.ended = False
 
-    def _member(self, data: bytes) -> Iterator[bytes]:
-        raise NotImplementedError
+
+def _zlib_outputs(one: Any, data: bytes) -> Iterator[bytes]:
+    """Yield the output of a decompressor of gzip, or of zlib's format."""
+    while True:
+        piece = one.decompress(data, PIECE_BYTES)
+        data = one.unconsumed_tail
+        yield piece
+        if one.eof or not (piece or data):
+            return
 
 
-class _Zlib(_Members):
-    """gzip, and deflate by default: the format of zlib."""
-
-    def _member(self, data: bytes) -> Iterator[bytes]:
-        one = self._decompressor
-        while True:
-            piece = one.decompress(data, PIECE_BYTES)
-            data = one.unconsumed_tail
-            yield piece
-            if one.eof:
-                self.ended = True
-                return
-            if not piece and not data:
-                return
+def _zstd_outputs(one: Any, data: bytes) -> Iterator[bytes]:
+    """Yield the output of a decompressor of zstd."""
+    while True:
+        yield one.decompress(data, PIECE_BYTES)
+        data = b""
+        if one.eof or one.needs_input:
+            return
 
 
-class _Zstd(_Members):
-    def _member(self, data: bytes) -> Iterator[bytes]:
-        one = self._decompressor
-        while True:
-            yield one.decompress(data, PIECE_BYTES)
-            data = b""
-            if one.eof:
-                self.ended = True
-                return
-            if one.needs_input:
-                return
+def _zlib(wbits: int) -> _Members:
+    return _Members(lambda: zlib.decompressobj(wbits), _zlib_outputs)
 
 
 class _Deflate:
@@ -112,7 +108,7 @@ class _Deflate:
 
     def __init__(self) -> None:
         self._head = b""
-        self._zlib: _Zlib | None = None
+        self._zlib: _Members | None = None
 
     @property
     def ended(self) -> bool:
@@ -126,8 +122,7 @@ class _Deflate:
             if len(data) < 2:
                 return
             has_header = data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
-            wbits = zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS
-            self._zlib = _Zlib(lambda: zlib.decompressobj(wbits))
+            self._zlib = _zlib(zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)
         yield from self._zlib.pieces(data)
 
 
@@ -164,10 +159,10 @@ class _Coding:
 
 
 CODINGS: Mapping[str, _Coding] = {
-    "gzip": _Coding(lambda: _Zlib(lambda: zlib.decompressobj(16 + zlib.MAX_WBITS)), 1 << 16),
+    "gzip": _Coding(lambda: _zlib(16 + zlib.MAX_WBITS), 1 << 16),
     "deflate": _Coding(_Deflate, 1 << 16),
     "br": _Coding(_Brotli, 1 << 24),
-    "zstd": _Coding(lambda: _Zstd(_new_zstd), 1 << ZSTD_WINDOW_LOG),
+    "zstd": _Coding(lambda: _Members(_new_zstd, _zstd_outputs), 1 << ZSTD_WINDOW_LOG),
 }
 """Codings that are read, by name."""
 ACCEPTED = ", ".join(CODINGS)

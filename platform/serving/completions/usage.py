@@ -72,7 +72,7 @@ class UsageMeter:
         self._chunks = self._bytes = 0
         """Choices of chunks with output, and the bytes of their texts."""
         self._covered_chunks = self._covered_bytes = 0
-        """Those of them that came before, or with, the last usable count."""
+        """The part of these up to and with the last usable count."""
         self._output_details: Mapping[str, int] = {}
         self.started = False
         """The worker has started the prompt."""

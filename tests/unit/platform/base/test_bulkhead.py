@@ -62,6 +62,35 @@ def test_cancelled_and_failing_work_leaves_its_turn(one):
     assert work.done == ["last"]
 
 
+def test_work_that_waits_is_cancelled_with_the_threads():
+    threads = TurnThreads(1, "test")
+    work = Work(threads)
+    waits = work.add("a", "never") + work.add("b", "never")
+    threads.shutdown(wait=False, cancel_futures=True)
+    work.release()
+    assert all(each.cancelled() for each in waits)
+    threads.shutdown()
+    assert not work.done
+
+
+async def test_a_disconnect_drops_what_waits_and_leaves_what_runs_its_thread(one):
+    work = Work(one)
+    first, waits = (
+        asyncio.wrap_future(future)
+        for future in (work.first, one.submit_for("a", lambda: work.done.append("waits")))
+    )
+    for left in (first, waits):
+        left.cancel()
+    assert [type(each) for each in await asyncio.gather(first, waits, return_exceptions=True)] == [
+        asyncio.CancelledError
+    ] * 2
+    following = asyncio.wrap_future(one.submit_for("b", lambda: "next"))
+    assert not following.done(), "the thread is not free yet"
+    work.release()
+    assert await following == "next"
+    assert not work.done
+
+
 async def test_calls_have_threads_while_management_has_none_left(monkeypatch):
     monkeypatch.setattr(bulkhead, "CALL_THREADS", 1)
     monkeypatch.setattr(bulkhead, "MANAGEMENT_THREADS", 1)

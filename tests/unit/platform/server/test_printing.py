@@ -25,7 +25,7 @@ class Writes(io.RawIOBase):
 
 @pytest.mark.parametrize("options", [{"write_through": True}, {"line_buffering": True}, {}])
 def test_the_banner_and_its_end_are_one_write(options):
-    """PYTHONUNBUFFERED made two of them, and a log line came between, behind the admin key."""
+    """With PYTHONUNBUFFERED it is two, and a log line between them follows the admin key."""
     raw = Writes()
     buffer = raw if options.get("write_through") else io.BufferedWriter(raw)
     _print(BANNER, io.TextIOWrapper(buffer, **options))
