@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 from fairserve.interactions.call import ClientPath
@@ -215,7 +217,11 @@ class Deficits:
 
     def charge(self, client: Account, cost: float) -> None:
         """Subtract ``cost`` from every account of the path."""
-        for account, parent in client.line:
+        self.charge_levels(client, repeat(cost))
+
+    def charge_levels(self, client: Account, costs: Iterable[float]) -> None:
+        """Subtract a cost from each account of the path, innermost first."""
+        for (account, parent), cost in zip(client.line, costs, strict=False):
             if account.round != parent.rounds:
                 account.deficit = account.in_round(parent.rounds, self.quantum)
                 account.round = parent.rounds

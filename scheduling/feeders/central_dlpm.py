@@ -14,8 +14,13 @@ matching the whole queue at each step does not arise here (the simulator charges
 synchronisation). Cache contents are believed, not queried. A call requeued after a worker failure
 is charged only for use beyond what it already paid.
 
+A call that is chosen while all waiting siblings have excluded calls only, which need other workers,
+is charged at its end, up to the deficit of the least served of them: capacity that none of them could
+use is neither a debt nor a credit.
+
 Cost of a selection: O(clients in the buckets with the longest matches), O(waiting clients) if
-nothing matches, and O(excluded calls). Weakness: a worker has nothing queued behind its running
+nothing matches, and O(excluded calls). The end of a call that was chosen beside excluded siblings
+costs O(waiting clients). Weakness: a worker has nothing queued behind its running
 calls, so each step waits for the scheduler; and as in DLPM a call may be overtaken by longer matches
 of its own client.
 """
@@ -69,6 +74,10 @@ class _Dispatched:
     extend_tokens: int
     """Prompt tokens paid so far."""
     output_tokens: int
+    alone: tuple[bool, ...] = ()
+    """Levels, innermost first, at which waiting siblings needed other workers; empty: none."""
+    unpaid: float = 0.0
+    """Cost so far, which is charged there at the end."""
 
 
 class _ClientCalls:
@@ -113,6 +122,8 @@ class CentralDlpm:
         self._queues: dict[Account, list[tuple[int, str]]] = {}
         """Queued calls of each client as ``(arrival number, call id)``, ascending."""
         self._dispatched: dict[str, _Dispatched] = {}
+        self._offered: tuple[str, tuple[bool, ...]] | None = None
+        """Call of the last selection without some calls, and the levels where it is ``alone``."""
 
     def __len__(self) -> int:
         """Return the number of queued calls."""
@@ -128,13 +139,17 @@ class CentralDlpm:
 
     def least_counter(self, path: ClientPath = ()) -> float | None:
         """Return the smallest ``-q`` among the queued accounts one level below."""
+        below = self._waiting_below(path)
+        return min((-self._deficits.value(each) for each in below), default=None)
+
+    def _waiting_below(self, path: ClientPath) -> set[ClientPath]:
+        """Return the accounts one level below a path with queued calls."""
         depth = len(path)
-        below = {
+        return {
             client.path[: depth + 1]
             for client in self._queues
             if len(client.path) > depth and client.path[:depth] == path
         }
-        return min((-self._deficits.value(each) for each in below), default=None)
 
     def waiting(self) -> Iterable[Call]:
         """Return the queued calls."""
@@ -209,14 +224,18 @@ class CentralDlpm:
         """Return the call that the walk of Algorithm 1 would take first. Changes nothing.
 
         Equal matches are ordered by arrival. If no client is in credit, returns the call that is
-        first after the refill that ``dispatch`` then performs. Weakness: ``dispatch`` does not
-        refill while a client in credit has only excluded calls, so others overdraw by the calls
-        that they dispatch.
+        first after the refill that ``dispatch`` then performs; ``dispatch`` does not refill while a
+        client in credit has only excluded calls.
         """
         names = [name for each in excluded for name in self._restricted.get(each, ())]
         aside = [self._dequeue(call_id) for call_id in names]
         try:
-            return self._walk(open_workers)
+            call = self._walk(open_workers)
+            if aside and call is not None:
+                line = self._queued[call.call_id].client.line
+                alone = tuple(account.waiting == parent.waiting for account, parent in line)
+                self._offered = call.call_id, alone
+            return call
         finally:
             for entry in aside:
                 self._deficits.wait(entry.client)
@@ -268,7 +287,11 @@ class CentralDlpm:
         entry = self._dequeue(call_id)
         call, client = entry.call, entry.client
         weight = self._directory.weight(call.tenant, call.app, call.user)
-        record = _Dispatched(client, entry.seq, weight, entry.extend_tokens, entry.output_tokens)
+        offered, self._offered = self._offered, None
+        alone = offered[1] if offered is not None and offered[0] == call_id else ()
+        record = _Dispatched(
+            client, entry.seq, weight, entry.extend_tokens, entry.output_tokens, alone
+        )
         self._dispatched[call_id] = record
         self._charge(record, max(0, call.prompt_tokens - cached_tokens), 0)
         return 1.0 / weight
@@ -280,8 +303,24 @@ class CentralDlpm:
         if extend or output:
             record.extend_tokens += extend
             record.output_tokens += output
-            cost = self.options.we * extend + self.options.wq * output
-            self._deficits.charge(record.client, cost / record.weight)
+            cost = (self.options.we * extend + self.options.wq * output) / record.weight
+            if any(record.alone):
+                record.unpaid += cost
+                costs = [0.0 if alone else cost for alone in record.alone]
+                self._deficits.charge_levels(record.client, costs)
+            else:
+                self._deficits.charge(record.client, cost)
+
+    def _charge_alone(self, record: _Dispatched) -> None:
+        """Charge a call that ends where waiting siblings needed other workers."""
+        costs = [0.0] * len(record.alone)
+        for level, (account, parent) in enumerate(record.client.line):
+            if record.alone[level]:
+                own = self._deficits.value(account.path)
+                siblings = self._waiting_below(parent.path) - {account.path}
+                least = max((self._deficits.value(each) for each in siblings), default=-math.inf)
+                costs[level] = min(record.unpaid, max(0.0, own - least))
+        self._deficits.charge_levels(record.client, costs)
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
         """Charge a dispatched call for its usage so far."""
@@ -300,11 +339,15 @@ class CentralDlpm:
         """End a dispatched call."""
         record = self._dispatched.pop(call_id)
         self._charge(record, usage.extend_tokens, usage.output_tokens)
+        if record.unpaid:
+            self._charge_alone(record)
         self._deficits.end(record.client)
 
     def requeue(self, call: Call) -> None:
         """Requeue a call whose worker failed, at its old place; its charges remain."""
         record = self._dispatched.pop(call.call_id)
+        if record.unpaid:
+            self._charge_alone(record)
         client = self._deficits.arrive(call.client)
         self._deficits.end(record.client)
         self._place(_Queued(call, client, record.seq, record.extend_tokens, record.output_tokens))
@@ -327,6 +370,8 @@ class CentralDlpm:
                     record.weight,
                     record.extend_tokens,
                     record.output_tokens,
+                    list(record.alone),
+                    record.unpaid,
                 ]
                 for call_id, record in self._dispatched.items()
             },
@@ -339,10 +384,13 @@ class CentralDlpm:
         self._queued, self._queues, self._restricted = {}, {}, {}
         self._index.clear()
         self._dispatched = {}
-        for call_id, (path, *rest) in state["dispatched"].items():
+        for call_id, (path, seq, weight, extend, output, *more) in state["dispatched"].items():
             client = self._deficits.known(tuple(path))
             client.busy += 1
-            self._dispatched[call_id] = _Dispatched(client, *rest)
+            alone, unpaid = more or ((), 0.0)  # an earlier version has none
+            self._dispatched[call_id] = _Dispatched(
+                client, seq, weight, extend, output, tuple(alone), unpaid
+            )
         for call_id, seq, extend_tokens, output_tokens in state["queue"]:
             call = calls[call_id]
             client = self._deficits.arrive(call.client)

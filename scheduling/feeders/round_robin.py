@@ -4,8 +4,9 @@ Each client has a queue in the order of arrival, and the clients with queued cal
 a turn, whatever its size. A client that was served goes to the end, as does one whose queue was empty
 when its call arrived. The client is the whole path, without levels: the extension knows one id a client.
 
-Written from the extension's description of its fairness policy, as a baseline. Departure: it orders the
-clients by id and continues after the last one served; here they follow the order of their arrival.
+Written from the extension's description of its fairness policy, as a baseline. Departures: it orders the
+clients by id and continues after the last one served; here they follow the order of their arrival. And a
+client keeps its turn when it gets a worker that no other waiting client can use.
 
 Cost: O(log clients + log calls of the client) a call, and O(different restrictions) for a selection.
 Weakness: calls are counted, not tokens, so a client with long calls gets as much more service; and a
@@ -75,6 +76,8 @@ class RoundRobinFeeder(UnchargedFeeder):
         self._first, self._last = 0, 0
         """First and last place in the order of arrival."""
         self._first_turn, self._last_turn = 0, 0
+        self._alone: str | None = None
+        """Call of the last selection, if it left out the calls of all other clients."""
 
     def add(self, call: Call) -> None:
         """Queue a call. Raises ValueError for an id that is queued already."""
@@ -121,12 +124,16 @@ class RoundRobinFeeder(UnchargedFeeder):
             return None
         _, client = min(lane.next() for lane in lanes)
         _, call_id = min(lane.queues[client][0] for lane in lanes if client in lane.queues)
+        left_out = len(lanes) < len(self._lanes)
+        alone = left_out and all(lane.queues.keys() <= {client} for lane in lanes)
+        self._alone = call_id if alone else None
         return self._calls[call_id]
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Remove a queued call; its client waits for all others. Raises KeyError if it is not queued."""
         call = self._leave(call_id)
-        if call.client in self._turns:
+        alone, self._alone = self._alone == call_id, None
+        if call.client in self._turns and not alone:
             self._last_turn += 1
             self._turns[call.client] = self._last_turn
         return 1.0

@@ -28,6 +28,9 @@ from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
 from fairserve.scheduling.fairness.level_weights import Weights, weights_by_level
 
+_ROUNDING = 1e-9
+"""Largest rest of expected charges that counts as zero, to allow for rounding errors."""
+
 
 @dataclass(slots=True)
 class _Dispatched:
@@ -46,6 +49,11 @@ class _Dispatched:
     """E_i by level, if the levels differ."""
     elsewhere: Factors | None = None
     """Factors of the charges in the other models; None if nobody else wanted the capacity."""
+    wanted: tuple[bool, ...] | None = None
+    """Levels at which a waiting sibling could use its worker, if the end of the call has to limit its
+    charge where none could."""
+    due: float = 0.0
+    """Expected cost that only the end will charge."""
 
 
 class SliceCharges:
@@ -60,13 +68,19 @@ class SliceCharges:
         cached_weight: float,
         normalise: Literal["call", "interaction"],
         currency: Literal["slices", "tokens"] = "slices",
+        margin: float = 0.0,
     ) -> None:
+        """``margin``: see :meth:`_limit`."""
         self._counters, self._weights = counters, weights
+        self._margin = margin
         self._reserves, self._cached_weight = reserves, cached_weight
         self._normalise = normalise
         self._profiles = currency == "slices"
         self._reference = self.typical_of(DEFAULT_PROFILE, 1)
         self._dispatched: dict[str, _Dispatched] = {}
+        self._due: dict[Node, float] = {}
+        """Expected charges of the dispatched calls at the levels where siblings wanted their workers, if
+        only their ends are charged."""
         self.listener: Callable[[ClientPath, float, float, Factors], None] | None = None
         """Called with a client, the changes of its received service and of its reservations, and
         the factors on both at each level."""
@@ -95,13 +109,13 @@ class SliceCharges:
         typical: float,
         weights: Weights,
         contended: tuple[bool, ...] = (),
-        most: tuple[float, ...] | None = None,
+        wanted: tuple[bool, ...] | None = None,
     ) -> float:
         """Charge a call at dispatch and return its charge factor (ALGORITHMS section 7).
 
         ``contended`` is true at the levels, outermost first, where a sibling of the client waits;
-        the charges count in the other models there. ``most`` is the most that the expected call may
-        cost at each level; all of its charges are reduced in proportion. ``typical`` is the app's
+        the charges count in the other models there. ``wanted`` is given if some waiting calls need other
+        workers, and is true at the levels where a sibling could use that one. ``typical`` is the app's
         typical call, in weighted tokens. ``weights`` are those of tenant, app and user. The
         charge factor contains their product, since the layers behind the feeder have one weight for
         all levels.
@@ -123,16 +137,50 @@ class SliceCharges:
             record.elsewhere = tuple(map(mul, record.factors or repeat(1.0), contended))
         output = call.expected_output_tokens if self._profiles else 0
         expected = TokenUsage(call.input_tokens, call.system_tokens, cached_tokens, output)
-        if most is not None and (cost := self._cost(record, expected)) > 0:
-            whole = record.factors or (1.0,) * len(most)
-            record.factors = tuple(
-                min(each, limit / cost) for each, limit in zip(whole, most, strict=True)
-            )
+        if not self._reserves:
+            record.wanted, record.due = wanted, self._cost(record, expected)
+            self._expect_end(record, record.due)
+        elif wanted is not None:
+            self._limit(record, wanted, self._cost(record, expected))
         if self._reserves:
             record.reserved = self._cost(record, expected)
             self._change(record, 0.0, record.reserved)
         self._dispatched[call.call_id] = record
         return charge_factor
+
+    def _limit(self, record: _Dispatched, wanted: tuple[bool, ...], cost: float) -> None:
+        """Reduce the charges of a call of this cost where no waiting sibling could use its worker.
+
+        It is charged up to the least served of them, less the margin: capacity that none of them could
+        use is neither a debt nor a credit, and takes from a client that waits beside them, too, no turn
+        that the slacks have put off. The client's running calls count, reserved or due.
+        """
+        if cost <= 0:
+            return
+        behind = self._counters.behind(record.node)
+        whole = record.factors or (1.0,) * len(wanted)
+        record.factors = tuple(
+            each if used else min(each, max(0.0, least - due - self._margin) / cost)
+            for each, used, least, due in zip(
+                whole, wanted, behind, map(self._due_of, record.node.line), strict=True
+            )
+        )
+
+    def _due_of(self, node: Node) -> float:
+        return self._due.get(node, 0.0)
+
+    def _expect_end(self, record: _Dispatched, due: float) -> None:
+        """Add to the expected charges of a call's client, where siblings wanted the worker."""
+        line = record.node.line
+        for node, used, factor in zip(
+            line, record.wanted or repeat(True), record.factors or repeat(1.0), strict=False
+        ):
+            if used:
+                left = self._due_of(node) + due * factor
+                if left > _ROUNDING:
+                    self._due[node] = left
+                else:
+                    self._due.pop(node, None)
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
         """Charge a call for its usage so far. Raises KeyError if it is not dispatched."""
@@ -173,13 +221,20 @@ class SliceCharges:
     def finish(self, call_id: str, usage: TokenUsage) -> float:
         """End a call, release its unused reservation, and return the client's total charge for it."""
         record = self._dispatched.pop(call_id)
-        self._charge_up_to(record, self._cost(record, usage))
+        cost = self._cost(record, usage)
+        if record.due:
+            self._expect_end(record, -record.due)
+        if record.wanted is not None:
+            self._limit(record, record.wanted, cost)
+        self._charge_up_to(record, cost)
         self._leave(record)
         return record.charged * (1.0 if record.factors is None else record.factors[-1])
 
     def uncharge(self, call_id: str) -> int:
         """Reverse every charge of a call that was not served, and return its sequence number."""
         record = self._dispatched.pop(call_id)
+        if record.due:
+            self._expect_end(record, -record.due)
         if record.charged:
             self._change(record, -record.charged, 0.0)
         self._leave(record)
@@ -224,14 +279,20 @@ class SliceCharges:
                 record.prompt_cost,
                 record.factors,
                 record.elsewhere,
+                record.wanted,
+                record.due,
             ]
             for call_id, record in self._dispatched.items()
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Replace the state by an earlier snapshot; the counters must be restored before."""
-        self._dispatched = {
-            call_id: _Dispatched(
+        self._dispatched, self._due = {}, {}
+        for call_id, (path, seq, per_token, reserved, charged, prompt_cost, *more) in state.items():
+            factors, elsewhere, wanted = (
+                None if each is None else tuple(each) for each in (*more, None, None, None)[:3]
+            )
+            record = self._dispatched[call_id] = _Dispatched(
                 self._counters.client(tuple(path)),
                 seq,
                 per_token,
@@ -239,9 +300,9 @@ class SliceCharges:
                 reserved,
                 charged,
                 prompt_cost,
-                *(None if each is None else tuple(each) for each in factors),
+                factors,
+                elsewhere,
+                wanted,
+                more[3] if len(more) > 3 else 0.0,  # an earlier version has none
             )
-            for call_id, (path, seq, per_token, reserved, charged, prompt_cost, *factors) in (
-                state.items()
-            )
-        }
+            self._expect_end(record, record.due)

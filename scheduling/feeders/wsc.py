@@ -112,6 +112,7 @@ class WscFeeder:
             cached_weight=options.cached_weight,
             normalise=options.normalise,
             currency=options.currency,
+            margin=_margin(options),
         )
         self._cap = WeightCap(options.weight_cap, directory, self._charges.typical_of)
         self._falls = self._counters.record_falls()
@@ -134,7 +135,6 @@ class WscFeeder:
         self._offered: tuple[str, tuple[bool, ...]] | None = None
         """Call of the last selection without some lanes, and whether siblings took part, by level."""
         self._others: tuple[Feeder, ...] = ()
-        self._margin = _margin(options)
 
     # --- Algorithm 1 ------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class WscFeeder:
             self._batch[call_id] = call.interaction_id
         self._begin(call.interaction_id)
         profile = self._directory.profile(call.app)
-        contended, most = self._competition(call_id, node)
+        contended, wanted = self._competition(call_id, node)
         typical = self._charges.typical_of(profile, call.stage)
         return self._charges.begin(
             call,
@@ -230,26 +230,17 @@ class WscFeeder:
             ),
             weights=self._directory.weights(call.tenant, call.app, call.user),
             contended=contended,
-            most=most,
+            wanted=wanted,
         )
 
     def _competition(
         self, call_id: str, node: Node
-    ) -> tuple[tuple[bool, ...], tuple[float, ...] | None]:
-        """Return the levels at which a sibling wanted the worker, and the most to charge at each.
-
-        Where siblings wait for other workers only, the call is charged up to the least served of
-        them, less the margin: capacity that none of them could use is neither a debt nor a credit,
-        and takes from a client that waits beside them, too, no turn that the slacks have put off.
-        """
+    ) -> tuple[tuple[bool, ...], tuple[bool, ...] | None]:
+        """Return the levels at which a sibling wanted the worker; twice if some calls were left out."""
         offered, self._offered = self._offered, None
         if offered is None or offered[0] != call_id:
             return (self._counters.contended(node) if self._others else ()), None
-        behind = self._counters.behind(node)
-        limits = zip(offered[1], behind, strict=True)
-        return offered[1], tuple(
-            math.inf if wanted else max(0.0, least - self._margin) for wanted, least in limits
-        )
+        return offered[1], offered[1]
 
     def _begin(self, interaction_id: str) -> None:
         """Give priority to an interaction's queued calls once one of its calls is dispatched."""

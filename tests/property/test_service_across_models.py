@@ -36,10 +36,10 @@ ARRANGEMENTS = {
 class Models:
     """Feeders of models m and n. Each model runs up to ``MOST`` calls at a time."""
 
-    def __init__(self, paths, rng):
+    def __init__(self, paths, rng, charge="expected"):
         directory = Directory()
         directory.take(AppChanged("app", AppProfile((StageProfile(50, 0, 50),)), Limits()))
-        options = WscOptions(interaction_slack=SLACK, locality_slack=0.0)
+        options = WscOptions(charge=charge, interaction_slack=SLACK, locality_slack=0.0)
         self.feeders = {m: WscFeeder(directory, Locality(1, 16), options) for m in "mn"}
         for model, other in ("mn", "nm"):
             self.feeders[model].share([self.feeders[other]])
@@ -97,11 +97,15 @@ BOUND = SLACK + 2 * (2 * MOST) * LARGEST
 """``S + 2 R U``; A may have calls running at both models."""
 
 
-@given(st.integers(0, 2**32), st.sampled_from(sorted(ARRANGEMENTS)))
-def test_service_without_a_competitor_is_no_debt_at_another_model(seed, arrangement):
+CHARGES = st.sampled_from(["expected", "finish"])
+"""Rules of ``fairserve``, and of ``fs-w`` and ``fs-wi``."""
+
+
+@given(st.integers(0, 2**32), st.sampled_from(sorted(ARRANGEMENTS)), CHARGES)
+def test_service_without_a_competitor_is_no_debt_at_another_model(seed, arrangement, charge):
     """After any use of m alone, and of n in turns, A gets as much of n as B from then on."""
     rng = random.Random(seed)
-    models = Models(ARRANGEMENTS[arrangement], rng)
+    models = Models(ARRANGEMENTS[arrangement], rng, charge)
     for _ in range(rng.randrange(300)):
         models.fill("m", "A", rng.randint(0, 3))
         models.serve("m")
@@ -121,11 +125,13 @@ def test_service_without_a_competitor_is_no_debt_at_another_model(seed, arrangem
         assert abs(got["A"] - got["B"]) <= BOUND
 
 
-@given(st.integers(0, 2**32), st.sampled_from(sorted(ARRANGEMENTS)), st.booleans())
-def test_a_contended_debt_is_not_erased_by_leaving_toggling_or_splitting(seed, arrangement, splits):
+@given(st.integers(0, 2**32), st.sampled_from(sorted(ARRANGEMENTS)), st.booleans(), CHARGES)
+def test_a_contended_debt_is_not_erased_by_leaving_toggling_or_splitting(
+    seed, arrangement, splits, charge
+):
     """B always waits at n. A's service there and its contended service at m stay within B's."""
     rng = random.Random(seed)
-    models = Models(ARRANGEMENTS[arrangement], rng)
+    models = Models(ARRANGEMENTS[arrangement], rng, charge)
     models.fill("n", "B", 3)
     for _ in range(300):
         models.fill("n", "B", 3)

@@ -199,13 +199,13 @@ class VirtualCluster:
         for number in range(workers):
             self.join(f"w{number}", kv_tokens)
 
-    def join(self, worker_id, kv_tokens, model=""):
+    def join(self, worker_id, kv_tokens, model="", kind=""):
         local = LOCAL_SCHEDULERS[self.system.local](**self.system.local_options)
         self.workers[worker_id] = worker = VirtualWorker(worker_id, kv_tokens, local)
         worker.free_s = self.now_s
         if self.slots is not None:
             worker.slots = self.slots
-        self.event(ev.WorkerJoined(worker_id, kv_tokens, model, slots=self.slots))
+        self.event(ev.WorkerJoined(worker_id, kv_tokens, model, kind=kind, slots=self.slots))
         if self.publishes:
             self.event(ev.WorkerCacheReset(worker_id, complete=True))
 
