@@ -23,5 +23,5 @@ async def test_honest_clients_get_exact_answers_and_bills(tmp_path):
         assert row["output_tokens"] == seen.output_tokens
         assert row["input_tokens"] == seen.prompt_tokens
         liar = await asyncio.to_thread(soak.usage, "liar")
-        assert soak.refused_by_budget
+        assert soak.refused_by_budget.is_set()
         assert float(liar["cost"]) <= BUDGET

@@ -29,6 +29,7 @@ LIE_TOKENS = 30
 """Maximum output of a call at the worker that lies."""
 LIARS = 3
 """Calls that run at that worker at a time."""
+MOST_S = 60
 READS = 80
 """Reads that a tenant has open at a time."""
 READ_PAUSE_S = 0.5
@@ -117,7 +118,8 @@ class Soak:
     def __init__(self, server, lying):
         self.server, self.lying = server, lying
         self._numbers = itertools.count()
-        self.refused_by_budget = 0
+        self.refused_by_budget = asyncio.Event()
+        """The liar's budget is full."""
         self.surprises = []
         """Answers with a status of 500, which none of the attacks should cause."""
 
@@ -138,7 +140,10 @@ class Soak:
             self.keys[name] = made["api_key"]
 
     async def honest(self, seconds, *, attacked):
-        """Run honest clients for so long, with or without the others; return what they saw."""
+        """Run honest clients for so long, with or without the others; return what they saw.
+
+        With the others they run until the liar's budget is full, too.
+        """
         seen, stop = Seen(), asyncio.Event()
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(self.server.url, connector=connector) as http:
@@ -153,6 +158,8 @@ class Soak:
             tasks = [asyncio.create_task(each) for each in others]
             clients = [asyncio.create_task(self._call(http, stop, seen)) for _ in range(4)]
             await _pause(stop, seconds)
+            if attacked:
+                await _pause(self.refused_by_budget, MOST_S)
             stop.set()
             await asyncio.gather(*clients, *tasks)
         return seen
@@ -195,7 +202,7 @@ class Soak:
                 ) as answer:
                     data = await answer.read()
                 if answer.status == 429 and b"insufficient_quota" in data:
-                    self.refused_by_budget += 1
+                    self.refused_by_budget.set()
                 if answer.status == 500:
                     self.surprises.append(data[:300])
             await _pause(stop, ATTACK_PAUSE_S)
@@ -257,11 +264,11 @@ class Soak:
         return report["items"][0] if report["items"] else None
 
 
-async def _pause(stop, seconds):
-    """Wait for so long, or until the clients stop."""
+async def _pause(event, seconds):
+    """Wait for so long, or until an event such as the end of the soak."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await stop.wait()
+            await event.wait()
 
 
 @contextlib.asynccontextmanager
