@@ -12,15 +12,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 Scope = Literal["user", "app", "tenant"]
 
 
-def tick_share(entries: int) -> int:
-    """Return how many of a table's entries one tick visits, so that none takes long: a 64th.
-
-    At least 256, so that small tables are visited as a whole. An idle entry is gone after about a
-    minute, and a table whose entries are used once has 64 times what arrives between two ticks.
-    """
-    return max(256, entries // 64)
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits on calls per minute, of one user and of an app as a whole; None means no limit."""
@@ -138,7 +129,7 @@ class ThrottlingPolicy(Protocol):
         ...
 
     def forget_idle(self, now_s: float) -> None:
-        """Drop some idle keys; called about once a second. O(:func:`tick_share` of the keys)."""
+        """Drop some idle keys; called about once a second. Visits a share of the keys."""
         ...
 
     def snapshot(self, now_s: float) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Parse the JSON objects that a worker sends.
 
 A byte that is no UTF-8, or half of an emoji (a lone UTF-16 surrogate), is replaced by U+FFFD: it costs
-that character, not the answer. Values that are nested too deeply to be written again are refused.
+that character, not the answer. Values that are nested too deeply to be written again are rejected.
 
-Weakness: a value with such a character is refused if it has over ``MAX_REPAIRED_BYTES``, or over
+Weakness: a value with such a character is rejected if it has over ``MAX_REPAIRED_BYTES``, or over
 ``MAX_REPAIRED_ESCAPES`` escapes, to bound the time of the search to about 0.1 s.
 """
 

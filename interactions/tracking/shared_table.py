@@ -20,8 +20,12 @@ V = TypeVar("V")
 
 
 def tick_share(entries: int) -> int:
-    """Return how many of some entries a tick may remove, so that none takes long."""
-    return max(256, entries // 64)
+    """Return how many of a table's entries one tick visits, so that none takes long: a 64th.
+
+    At least 256, so that small tables are visited as a whole. An idle entry is gone after about a
+    minute, and a table whose entries are used once has 64 times what arrives between two ticks.
+    """
+    return min(entries, max(256, entries // 64))
 
 
 class _Entry(NamedTuple):
@@ -101,8 +105,6 @@ class SharedTable(Generic[K, V]):
     def expire(self, now_s: float) -> None:
         """Remove expired entries, at most a share at a time: nothing reads those that remain."""
         for _ in range(tick_share(len(self._entries))):
-            if not self._entries:
-                return
             key, entry = next(iter(self._entries.items()))
             if entry.until_s > now_s:
                 return

@@ -465,7 +465,7 @@ class Tracker:
         self._continuable.expire(now_s)
         self._index.expire(now_s)
         due: list[tuple[float, str]] = []
-        most = tick_share(len(self._runs))
+        most = max(1, tick_share(len(self._runs)))
         while self._expiry and self._expiry[0][0] <= now_s and len(due) < most:
             checked_s, interaction_id = heapq.heappop(self._expiry)
             run = self._runs.get(interaction_id)

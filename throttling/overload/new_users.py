@@ -20,7 +20,7 @@ from collections import OrderedDict
 from typing import Any
 
 from fairserve.interactions.ages import age_of, time_of
-from fairserve.throttling.base import tick_share
+from fairserve.interactions.tracking.shared_table import tick_share
 from fairserve.throttling.overload.window import SlidingLog
 
 MAX_USERS = 200_000
@@ -86,7 +86,7 @@ class NewUsers:
     def forget_idle(self, now_s: float) -> None:
         """Drop users of a share of the apps without a call for ``RETENTION_S``, the oldest first."""
         self._places.forget_idle(now_s)
-        for _ in range(min(len(self._known), tick_share(len(self._known)))):
+        for _ in range(tick_share(len(self._known))):
             app, users = next(iter(self._known.items()))
             self._known.move_to_end(app)
             for _ in range(min(len(users), _ROOM)):

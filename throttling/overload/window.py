@@ -16,7 +16,8 @@ from collections import OrderedDict
 from typing import Any
 
 from fairserve.interactions.ages import age_of, time_of
-from fairserve.throttling.base import LimitUse, tick_share
+from fairserve.interactions.tracking.shared_table import tick_share
+from fairserve.throttling.base import LimitUse
 from fairserve.throttling.quotas.rate_window import RateWindow
 
 
@@ -105,7 +106,7 @@ class SlidingLog:
     def forget_idle(self, now_s: float) -> None:
         """Drop keys without an event in the window. O(dropped), and at most a share of the keys."""
         horizon_s = now_s - self.window_s - 1.0  # counts of older events end a second later
-        for _ in range(min(len(self._times), tick_share(len(self._times)))):
+        for _ in range(tick_share(len(self._times))):
             key, times = next(iter(self._times.items()))
             if times[-1] > horizon_s:
                 return

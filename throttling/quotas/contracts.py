@@ -29,7 +29,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairserve.interactions.ages import age_of, time_of
-from fairserve.throttling.base import ADMITTED, Budget, Decision, LimitUse, Scope, tick_share
+from fairserve.interactions.tracking.shared_table import tick_share
+from fairserve.throttling.base import ADMITTED, Budget, Decision, LimitUse, Scope
 from fairserve.throttling.quotas.quota import Quota, QuotaScope
 from fairserve.throttling.quotas.rate_window import RateWindow
 
@@ -371,7 +372,7 @@ class Contracts:
 
         Visits a share of both; called about once a second.
         """
-        for _ in range(min(len(self._meters), tick_share(len(self._meters)))):
+        for _ in range(tick_share(len(self._meters))):
             holder, meter = next(iter(self._meters.items()))
             meter.requests.drop_old(now_s)
             meter.tokens.drop_old(now_s)
@@ -379,7 +380,7 @@ class Contracts:
                 self._meters.move_to_end(holder)
             else:
                 del self._meters[holder]
-        for _ in range(min(len(self._accounts), tick_share(len(self._accounts)))):
+        for _ in range(tick_share(len(self._accounts))):
             holder, account = next(iter(self._accounts.items()))
             if account.end <= self._latest:
                 self._forget_account(holder)

@@ -297,3 +297,12 @@ def test_a_tick_ends_a_share_of_many_idle_runs_and_the_next_ones_the_rest():
     ends = [tracker.expire(profile_of, 100.0 + tick) for tick in range(4)]
     assert [len(each) for each in ends] == [256, 256, 88, 0]
     assert [end.interaction_id for each in ends for end in each] == [f"run{n}" for n in range(600)]
+
+
+def test_a_tick_without_live_runs_drops_the_time_outs_of_those_that_have_ended():
+    tracker = Tracker()
+    for number in range(10):
+        tracker.open(f"run{number}", OWNER, 0.0)
+        tracker.close(f"run{number}", cancel=False)
+    assert tracker.expire(profile_of, 100.0) == []
+    assert not tracker._expiry
