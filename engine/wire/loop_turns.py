@@ -12,7 +12,8 @@ worked off whole, up to its largest size.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+
+from fairserve.interactions.rotation import Rotation
 
 TURN_BYTES = 2 * 1024
 """Bytes that a stream may work off in one turn."""
@@ -27,8 +28,8 @@ class LoopTurns:
 
     def __init__(self, turns_per_pass: int = TURNS_PER_PASS) -> None:
         self._turns_per_pass = turns_per_pass
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """Streams that wait, by tenant; the first tenant is next."""
+        self._waiting: Rotation[asyncio.Future[None]] = Rotation()
+        """Streams that wait, by tenant."""
 
     async def next(self, tenant: str) -> None:
         """Wait for the next turn of a tenant's stream, at least until the next pass of the loop."""
@@ -36,17 +37,14 @@ class LoopTurns:
         turn = loop.create_future()
         if not self._waiting:
             loop.call_soon(self._give)
-        self._waiting.setdefault(tenant, deque()).append(turn)
+        self._waiting.add(tenant, turn)
         await turn
 
     def _give(self) -> None:
         """Give out the turns of a pass, one to each tenant in rotation."""
         given = 0
         while self._waiting and given < self._turns_per_pass:
-            tenant, turns = self._waiting.popitem(last=False)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[tenant] = turns
+            turn = self._waiting.pop()
             if not turn.done():  # else its stream was cancelled
                 turn.set_result(None)
                 given += 1

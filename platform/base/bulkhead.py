@@ -11,13 +11,14 @@ the request. Cost of work in a thread: a few microseconds beside those of the th
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
+
+from fairserve.interactions.rotation import Rotation
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,10 +61,7 @@ class TurnThreads(ThreadPoolExecutor):
     def __init__(self, threads: int, name: str) -> None:
         super().__init__(threads, thread_name_prefix=name)
         self._order = threading.Lock()
-        self._waiting: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = (
-            OrderedDict()
-        )
-        """Work by owner; the owner that has waited longest is the first one."""
+        self._waiting: Rotation[tuple[Future[Any], Callable[[], Any]]] = Rotation()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run ``fn`` in a thread, in the turn of the owner of the present task."""
@@ -76,7 +74,7 @@ class TurnThreads(ThreadPoolExecutor):
         """
         future: Future[T] = Future()
         with self._order:
-            self._waiting.setdefault(owner, deque()).append((future, work))
+            self._waiting.add(owner, (future, work))
         super().submit(self._run_next)
         return future
 
@@ -84,16 +82,15 @@ class TurnThreads(ThreadPoolExecutor):
         """End the threads; with ``cancel_futures`` the work that waits is dropped."""
         if cancel_futures:
             with self._order:
-                for future, _ in (each for own in self._waiting.values() for each in own):
-                    future.cancel()
+                while self._waiting:
+                    self._waiting.pop()[0].cancel()
         super().shutdown(wait, cancel_futures=cancel_futures)
 
     def _run_next(self) -> None:
         with self._order:
-            owner, own = self._waiting.popitem(last=False)
-            future, work = own.popleft()
-            if own:
-                self._waiting[owner] = own
+            if not self._waiting:
+                return  # dropped by the end of the threads
+            future, work = self._waiting.pop()
         if not future.set_running_or_notify_cancel():
             return
         try:

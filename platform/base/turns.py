@@ -1,14 +1,16 @@
 """Places that owners, such as tenants, take in turns: a flood of one delays the others by one turn.
 
-Each owner has a queue of its own, and the owner that has waited longest gets the next free place. An
-owner that has its share of the places waits until it releases one. O(1) per place, as long as few
-owners can hold their whole share.
+The owner that has waited longest gets the next free place
+(:class:`~fairserve.interactions.rotation.Rotation`). An owner that has its share of the places waits
+until it releases one. O(1) per place, as long as few owners can hold their whole share.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict, deque
+from collections import Counter
+
+from fairserve.interactions.rotation import Rotation
 
 
 class Turns:
@@ -19,7 +21,7 @@ class Turns:
         self._free = places
         self._of_owner = places if of_owner is None else of_owner
         self._taken: Counter[str] = Counter()
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: Rotation[asyncio.Future[None]] = Rotation()
 
     async def take(self, owner: str) -> None:
         """Wait for the owner's turn and take a place. A cancelled waiter takes none."""
@@ -27,7 +29,7 @@ class Turns:
             self._grant(owner)
             return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
+        self._waiting.add(owner, turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -54,10 +56,7 @@ class Turns:
         owner = next(ready, None)
         if owner is None:
             return False
-        turns = self._waiting.pop(owner)
-        turn = turns.popleft()
-        if turns:
-            self._waiting[owner] = turns
+        turn = self._waiting.pop(owner)
         if not turn.done():
             self._grant(owner)
             turn.set_result(None)

@@ -369,7 +369,7 @@ def test_every_row_names_its_code_and_its_tests():
 
 FOLDERS = ("platform", "interactions", "throttling", "scheduling", "engine/wire")
 PARTS = {
-    "BodyMemory", "BoundedSemaphore", "OrderedDict", "Queue", "Semaphore",
+    "BodyMemory", "BoundedSemaphore", "OrderedDict", "Queue", "Rotation", "Semaphore",
     "SharedLimit", "SharedTable", "Shares", "SimpleQueue", "Subscribers",
     "ThreadPoolExecutor", "TurnThreads", "Turns", "lru_cache",
 }  # fmt: skip
@@ -397,6 +397,7 @@ NOT_SHARED = {
     "interactions/call.py": "a cache of what is computed at once",
     "interactions/lazy_heap.py": "the part itself",
     "interactions/programs/output.py": "one program",
+    "interactions/rotation.py": "the part itself",
     "platform/background/webhooks/delivery.py": "makes the slots, which are listed",
     "platform/base/client_address.py": "a cache of what is computed at once",
     "platform/base/turns.py": "the part itself",
