@@ -97,6 +97,7 @@ class Directory:
             limits=self.limits(app, tenant, user),
             overloaded=overloaded,
             under_way=under_way,
+            tenant=tenant,
         )
 
     def weight(self, tenant: str, app: str, user: str) -> float:

@@ -39,6 +39,7 @@ class Arrival(NamedTuple):
     """True while the workers that may serve the call are overloaded."""
     under_way: bool
     """True if the interaction is active and immune to overload limits."""
+    tenant: str
 
     @property
     def user_key(self) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -212,6 +213,52 @@ def test_a_restored_queue_displaces_the_same_calls(seed):
             except errors.InteractionError as error:
                 found.append(str(error))
         assert found[0] == found[1]
+
+
+def queue_of(places, owners):
+    """Return a dispatcher without workers, with ``places`` and a queued call of each owner."""
+    limits = TrackerLimits(live_runs=1000, tenant_share=1.0, user_share=1.0, dormant_runs=20)
+    bounds = QueueBounds(places, places, places)
+    dispatcher = Dispatcher(SYSTEMS["fairserve"], tracker_limits=limits, queue_bounds=bounds)
+    for number, owner in enumerate(owners):
+        assert refusals(dispatcher, number, owner) == []
+    return dispatcher
+
+
+def refusals(dispatcher, number, owner):
+    """Return the rejections for one more call of an owner."""
+    call = Call(f"c{number}", *owner, f"r{number}", "m", 50, 0, 100)
+    commands = dispatcher.handle(ev.CallArrived(call), 0.0)
+    return [each for each in commands if isinstance(each, ev.Refuse)]
+
+
+@pytest.mark.parametrize(
+    "crowd",
+    [
+        [("t", "app", f"u{number}") for number in range(48)],
+        [("t", f"app{number}", "u") for number in range(48)],
+        [("t", f"app{number}", f"u{number}") for number in range(47)] + [("s", "app", "u")],
+    ],
+    ids=["users", "apps", "users and apps beside another tenant"],
+)
+def test_users_and_apps_with_one_call_each_take_no_place_from_another_tenant(crowd):
+    dispatcher = queue_of(48, crowd)
+    for number in range(100, 100 + 48 // 3):
+        (rejected,) = refusals(dispatcher, number, ("quiet", "its app", "its user"))
+        assert int(rejected.call_id[1:]) < 100, "a call of the crowd makes room"
+    for number in range(200, 248):  # one of the crowd, or more of its users
+        for each in refusals(dispatcher, number, ("t", "app", f"late {number}")):
+            assert not 100 <= int(each.call_id[1:]) < 200, "no call of the quiet tenant leaves"
+
+
+def test_an_arrival_is_rejected_with_a_time_if_each_tenant_has_its_share():
+    """With a place each, nobody has more than the share of an arrival, so the first ones keep theirs."""
+    dispatcher = queue_of(48, [(f"t{number}", "app", "u") for number in range(48)])
+    (rejected,) = refusals(dispatcher, 100, ("late", "app", "u"))
+    assert (rejected.call_id, rejected.decision.reason) == ("c100", "queue_full")
+    assert rejected.decision.retry_after_s > 0
+    dispatcher.handle(ev.CancelRequested("c7"), 0.0)
+    assert refusals(dispatcher, 101, ("late", "app", "u")) == []
 
 
 def test_the_order_of_siblings_is_bounded_by_their_number():

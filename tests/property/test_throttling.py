@@ -28,7 +28,7 @@ arrivals = histories(
 
 
 def arrival(user, overloaded=True, under_way=False, user_rpm=3, app_rpm=None, app="app"):
-    return Arrival(f"u{user}", app, Limits(user_rpm, app_rpm), overloaded, under_way)
+    return Arrival(f"u{user}", app, Limits(user_rpm, app_rpm), overloaded, under_way, "t")
 
 
 def restored(name, throttle, now_s):
@@ -93,7 +93,7 @@ LIMIT_OF_NEW = 2
 
 def of_new(user, overloaded=True, under_way=False, app="app"):
     limits = Limits(None, None, LIMIT_OF_NEW)
-    return Arrival(f"u{user}", app, limits, overloaded, under_way)
+    return Arrival(f"u{user}", app, limits, overloaded, under_way, "t")
 
 
 @given(histories(st.tuples(gaps_s, st.integers(0, 9), st.booleans(), st.booleans()), 80))
@@ -140,15 +140,25 @@ def test_a_user_is_new_again_after_a_day_without_a_call():
 
 def test_remembered_users_are_bounded(monkeypatch):
     monkeypatch.setattr(new_users, "MAX_USERS", 30)
-    monkeypatch.setattr(new_users, "_ROOM", 10)
     known = new_users.NewUsers()
-    known.called("small", "ann", 100, 0.0, admitted=True)
+    known.called("t", "small", "ann", 100, 0.0, admitted=True)
     for number in range(100):
-        known.called("large", f"u{number}", 1000, 1.0, admitted=True)
+        known.called("t", "large", f"u{number}", 1000, 1.0, admitted=True)
         assert len(known) <= 30
     assert not known.is_new("small", "ann", 1.0), "the largest app forgets"
     assert not known.is_new("large", "u99", 1.0)
     assert known.is_new("large", "u0", 1.0)
+
+
+def test_a_tenant_gains_no_remembered_users_by_more_apps(monkeypatch):
+    monkeypatch.setattr(new_users, "MAX_USERS", 40)
+    known = new_users.NewUsers()
+    for number in range(15):
+        known.called("one", "its", f"u{number}", 1000, 0.0, admitted=True)
+    for number in range(200):
+        known.called("many", f"app{number % 20}", f"u{number}", 1000, 1.0, admitted=True)
+    assert not any(known.is_new("its", f"u{number}", 1.0) for number in range(15))
+    assert len(known) == 40
 
 
 def test_a_fixed_limit_of_rpm_counts_a_user_across_apps():

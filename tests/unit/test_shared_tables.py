@@ -307,17 +307,15 @@ class Table:
 
 
 class KnownUsers:
-    """Apps take the part of tenants: the app with most forgets its oldest users."""
-
     def __init__(self, monkeypatch):
         monkeypatch.setattr("fairserve.throttling.overload.new_users.MAX_USERS", 100)
         self.table = NewUsers()
 
-    def put(self, app, user):
-        self.table.called(app, user, MOST, 0.0, admitted=True)
+    def put(self, tenant, user):
+        self.table.called(tenant, f"{tenant}'s", user, MOST, 0.0, admitted=True)
 
     def has(self, user):
-        return not self.table.is_new("quiet", user, 0.0)
+        return not self.table.is_new("quiet's", user, 0.0)
 
 
 EVICTING = {

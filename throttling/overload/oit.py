@@ -54,7 +54,12 @@ class OitThrottle:
         limit_of_new = arrival.limits.new_users
         if limit_of_new is not None:
             self._new_users.called(
-                arrival.app, arrival.user, limit_of_new, now_s, admitted=decision.admitted
+                arrival.tenant,
+                arrival.app,
+                arrival.user,
+                limit_of_new,
+                now_s,
+                admitted=decision.admitted,
             )
 
     def check(self, arrival: Arrival, now_s: float) -> Decision:
