@@ -155,7 +155,7 @@ def test_the_next_run_is_that_of_arrival(seed):
                 elif first.remaining_tokens < longest:  # it was chosen for its cached tokens
                     best = min(
                         (each for each in own if each.remaining_tokens == longest),
-                        key=lambda each: life.feeder._entry(each.call_id).seq,
+                        key=lambda each: life.feeder._queued[each.call_id].seq,
                     )
                     assert matched(best, workers) < matched(first, workers)
 
@@ -242,11 +242,11 @@ def test_overtaking_within_a_run_is_no_bypass():
     feeder = queued(ways, max_bypass=2)
     for _ in range(4):
         serve(feeder)
-    assert feeder._entry("c0").bypassed == 0
+    assert feeder._queued["c0"].bypassed == 0
     for run, left, counts in (("R", 5.0, 1), ("R", 4.0, 1), ("R", 6.0, 0), ("S", 6.0, 1)):
         feeder = queued({"old": ("u", "R", 5.0, 0), "other": ("u", run, left, 0)})
         feeder.dispatch("other", 0)
-        assert feeder._entry("old").bypassed == counts
+        assert feeder._queued["old"].bypassed == counts
 
 
 def test_after_max_bypass_the_longest_of_the_run_is_sent():

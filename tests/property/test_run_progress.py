@@ -31,7 +31,7 @@ USERS = "abcd"
 def next_by_plain_rule(feeder, active_runs, calls):
     """Return the next of the queued calls, by the plain rule, for feeders without caches.
 
-    ``active_runs``: the active runs of the test; ``calls``: queued ones by id, each client's in order.
+    ``active_runs``: the active runs of the test; ``calls``: queued ones by id.
     """
     options = feeder.options
     counters = {each.user: feeder.counter(("t", each.user)) for each in calls.values()}
@@ -40,10 +40,10 @@ def next_by_plain_rule(feeder, active_runs, calls):
         user for user, value in counters.items() if value <= least + options.interaction_slack
     }
     firsts = {}
-    for each in calls.values():  # a returned call is the first of its client
+    for each in sorted(calls.values(), key=lambda each: seq_of(feeder, each)):
         firsts.setdefault(each.user, each)
     oldest = min(firsts.values(), key=lambda each: (counters[each.user], seq_of(feeder, each)))
-    if options.max_bypass and feeder._entry(oldest.call_id).bypassed >= options.max_bypass:
+    if options.max_bypass and feeder._queued[oldest.call_id].bypassed >= options.max_bypass:
         return oldest.call_id
     running = [
         each
@@ -63,7 +63,7 @@ def next_by_plain_rule(feeder, active_runs, calls):
 
 
 def seq_of(feeder, each):
-    return feeder._entry(each.call_id).seq
+    return feeder._queued[each.call_id].seq
 
 
 class FeederHistory:

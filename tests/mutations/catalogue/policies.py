@@ -652,7 +652,7 @@ _TRACKER = (
         "a-run-that-ended-still-counts-for-its-user",
         "tracker",
         "interactions/tracking/tracker.py",
-        "        self._shares.leave(run.owner, run.interaction_id)\n",
+        "        self._shares.leave(run.interaction_id)\n",
         "",
         _TRACKER_TESTS,
     ),
