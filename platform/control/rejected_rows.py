@@ -71,8 +71,8 @@ class RejectedRows:
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.fchmod(file, 0o600)
-            if not os.fstat(file).st_size:
-                self._kept, self._more, self._end = set(), 0, 0  # an operator has moved it away
+            if os.fstat(file).st_size < self._end:
+                self.open()  # an operator has moved the file away, or has shortened it
             if self._end and os.pread(file, 1, self._end - 1) != b"\n":
                 self._write(file, b"\n")  # a crash has cut the last line
                 self._end += 1

@@ -205,6 +205,13 @@ async def test_rejected_rows_beyond_the_bound_of_the_file_are_counted(start, dat
     await write(journal, record("worst"))
     assert await asyncio.to_thread(ledger.flush, 20)
     assert (ledger.rejected_rows, count_rejected(journal.folder)) == (1, 1)
+    await write(journal, record("bad1"), record("bad2"))
+    assert await asyncio.to_thread(ledger.flush, 20)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:2]))
+    await write(journal, record("bad3"))
+    assert await asyncio.to_thread(ledger.flush, 20)
+    assert (ledger.rejected_rows, count_rejected(journal.folder)) == (3, 3)
 
 
 @pytest.mark.parametrize(
