@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from aiohttp import web
+from hang_up import ends_quietly
 
 DEADLINE_S = 90
 KINDS = ("vllm", "openai", "embedded", "embed")
@@ -66,7 +67,7 @@ class AnsweringWorkers:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         runners = []
         for kind in KINDS:
-            app = web.Application()
+            app = web.Application(middlewares=[ends_quietly])
             app.router.add_get("/{page:.*}", functools.partial(self._page, kind))
             app.router.add_post("/{page:.*}", self._call)
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)

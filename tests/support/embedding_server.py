@@ -11,6 +11,7 @@ import threading
 
 import torch
 from aiohttp import web
+from hang_up import ends_quietly
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -90,7 +91,7 @@ class EmbeddingServer:
         self._loop = asyncio.get_running_loop()
         self._stop, self._go = asyncio.Event(), asyncio.Event()
         self._transports = set()
-        app = web.Application(client_max_size=1 << 26)
+        app = web.Application(middlewares=[ends_quietly], client_max_size=1 << 26)
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/embeddings", functools.partial(self._call, self._embeddings))

@@ -14,6 +14,7 @@ import asyncio
 import json
 
 from aiohttp import web
+from hang_up import ends_quietly
 
 METRICS = """\
 # HELP vllm:num_requests_running Sequences.
@@ -50,7 +51,7 @@ class ScriptedServer:
         self._ssl = ssl
 
     async def __aenter__(self):
-        app = web.Application()
+        app = web.Application(middlewares=[ends_quietly])
         app.router.add_get("/{page:.*}", self._page)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/tokenize", self._tokenize)

@@ -5,6 +5,7 @@ import json
 import threading
 
 from aiohttp import web
+from hang_up import ends_quietly
 
 from fairserve.platform.serving.completions.merge import Merger
 
@@ -81,7 +82,7 @@ class ScriptedWorker:
         self._loop = asyncio.get_running_loop()
         self._held = asyncio.Event()
         self._stop = asyncio.Event()
-        app = web.Application()
+        app = web.Application(middlewares=[ends_quietly])
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/metrics", self._metrics)

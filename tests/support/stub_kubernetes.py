@@ -5,6 +5,7 @@ import json
 import threading
 
 from aiohttp import web
+from hang_up import ends_quietly
 
 DEADLINE_S = 60
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/{namespace}/inferencepools"
@@ -50,7 +51,7 @@ class StubKubernetes:
         self._loop = asyncio.get_running_loop()
         self._stop, self._changed = asyncio.Event(), asyncio.Condition()
         self._broken = 0
-        app = web.Application()
+        app = web.Application(middlewares=[ends_quietly])
         app.router.add_get(POOLS, self._list_pools)
         app.router.add_get(PODS, self._list_pods)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
