@@ -69,6 +69,16 @@ def pytest_report_header(config):
     return f"seed: {config.getoption(SEED_OPTION)} (repeat with --hypothesis-seed)"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Collect tests without collections of garbage: a fifth of the time is spent in them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def _is_random(item):
     return is_hypothesis_test(getattr(item, "obj", None)) or "seed" in item.fixturenames
 
