@@ -77,14 +77,17 @@ def beside_neighbours(make_bench, builtin, params):
     return bench, [bench.text("greedy"), bench.text("seeded")]
 
 
-@pytest.fixture
-def quiet(make_bench, builtin):
-    """Return the texts of the two quiet sequences without a third one."""
-    return beside_neighbours(make_bench, builtin, None)[1]
+@pytest.fixture(scope="module")
+def quiet(new_bench, builtin):
+    """Return the texts of the two quiet sequences without a third one, by whether steps overlap."""
+    return {
+        overlap: beside_neighbours(partial(new_bench, overlap=overlap), builtin, None)[1]
+        for overlap in (False, True)
+    }
 
 
 @pytest.mark.parametrize(("field", "value"), CASES)
-def test_an_extreme_value_is_rejected_by_name_or_served(make_bench, builtin, quiet, field, value):
+def test_an_extreme_value_is_rejected_by_name_or_served(new_bench, builtin, quiet, field, value):
     params, rejected = None, None
     try:
         params = params_of(builtin, {field: value})
@@ -93,10 +96,12 @@ def test_an_extreme_value_is_rejected_by_name_or_served(make_bench, builtin, qui
     if params is None:
         assert rejected.startswith(field)
         return
-    bench, texts = beside_neighbours(make_bench, builtin, params)
-    assert texts == quiet
-    assert not bench.of("extreme", Failed)
-    assert bench.finish_reason("extreme") in ("stop", "length")
+    for overlap in (False, True):
+        make = partial(new_bench, overlap=overlap)
+        bench, texts = beside_neighbours(make, builtin, params)
+        assert texts == quiet[overlap]
+        assert not bench.of("extreme", Failed)
+        assert bench.finish_reason("extreme") in ("stop", "length")
 
 
 @given(
@@ -104,7 +109,7 @@ def test_an_extreme_value_is_rejected_by_name_or_served(make_bench, builtin, qui
         {}, optional={field: st.sampled_from(values) for field, values in EXTREMES.items()}
     )
 )
-def test_extreme_values_together_end_no_other_sequence(new_bench, builtin, options):
+def test_extreme_values_together_end_no_other_sequence(new_bench, builtin, quiet, options):
     # A combination is served only if each value is allowed.
     allowed = {}
     for field, value in options.items():
@@ -116,7 +121,6 @@ def test_extreme_values_together_end_no_other_sequence(new_bench, builtin, optio
     params = params_of(builtin, allowed)
     for overlap in (False, True):
         make = partial(new_bench, overlap=overlap)
-        quiet = beside_neighbours(make, builtin, None)[1]
         bench, texts = beside_neighbours(make, builtin, params)
-        assert texts == quiet
+        assert texts == quiet[overlap]
         assert bench.of("extreme", Failed) or bench.of("extreme", Generated)[-1].finish_reason
