@@ -78,7 +78,7 @@ def listed(world, key, path, **query):
 def test_an_export_lists_the_interactions_of_all_pages(world, monkeypatch, query):
     monkeypatch.setattr(content, "PAGE_ROWS", 4)
     monkeypatch.setattr(interaction_files, "GROUP_ROWS", 10)
-    monkeypatch.setattr(parts, "PART_BYTES", 100)
+    monkeypatch.setattr(parts, "PART_BYTES", 400)
     askers = [
         (world.key, "/v1/usage"),
         (world.app["api_key"], "/v1/usage"),

@@ -161,7 +161,7 @@ def test_random_operations_leak_no_page(name, preemption, make_bench, seed):
     for number, each in enumerate(long):  # together they outgrow the cache, whatever is drawn below
         bench.add(each, prompt(3 + number, 60)[:59], 89, client=f"c{number % 3}", ignore_eos=True)
     names = []
-    for number in range(4 * settings.default.max_examples):
+    for number in range(2 * settings.default.max_examples):
         if random.integers(2):
             tokens = prompt(int(random.integers(3)), 60)[: int(random.integers(1, 60))]
             names.append(f"s{number}")
