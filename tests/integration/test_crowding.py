@@ -57,16 +57,16 @@ def _flood(management, method, path, owner):
 
 
 @ON_BOTH
-def test_concurrent_reads_are_bounded_and_stop_nobody(management):
-    _flood(management, "GET", "/v1/usage", "app")
+def test_concurrent_writes_are_bounded_and_stop_nobody(management):
+    _flood(management, "PATCH", "/v1/apps/{app}", "tenant")
 
 
 @pytest.mark.parametrize(
     ("method", "path", "owner"),
     [
+        ("GET", "/v1/usage", "app"),
         ("GET", "/v1/interactions", "app"),
         ("GET", "/v1/responses/resp_0", "app"),
-        ("PATCH", "/v1/apps/{app}", "tenant"),
         ("GET", "/console/usage", "session"),
     ],
 )
