@@ -20,14 +20,13 @@ TURN_BYTES = 2 * 1024
 EVENT_BYTES = 64
 """Bytes that an event counts besides its own: empty ones cost time, too."""
 TURNS_PER_PASS = 4
-"""Turns of all streams in one pass of the loop, if their owner sets no other number."""
+"""Turns of all streams, or of all requests that begin, in one pass of the loop."""
 
 
 class LoopTurns:
     """Turns on one event loop."""
 
-    def __init__(self, turns_per_pass: int = TURNS_PER_PASS) -> None:
-        self._turns_per_pass = turns_per_pass
+    def __init__(self) -> None:
         self._waiting: Rotation[asyncio.Future[None]] = Rotation()
         """Streams that wait, by tenant."""
 
@@ -43,7 +42,7 @@ class LoopTurns:
     def _give(self) -> None:
         """Give out the turns of a pass, one to each tenant in rotation."""
         given = 0
-        while self._waiting and given < self._turns_per_pass:
+        while self._waiting and given < TURNS_PER_PASS:
             turn = self._waiting.pop()
             if not turn.done():  # else its stream was cancelled
                 turn.set_result(None)

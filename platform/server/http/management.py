@@ -7,7 +7,7 @@ most. The requests of a key and of a tenant that wait or run are bounded; more a
 
 Before that every request, also one that makes a call, waits for its turn on the event loop, calls
 in rotation of tenants, others of the addresses of clients (:mod:`fairserve.engine.wire.loop_turns`).
-A request is parsed, checked and often answered in one piece of 2 to 3 ms, and a call needs some 20
+A request is parsed, checked and often answered in one piece of 1 to 3 ms, and a call needs some 20
 passes of the loop. So a crowd, such as eighty calls for a model that is not served, makes no pass
 longer, and a call of another tenant does not wait for all of it in each.
 
@@ -40,8 +40,6 @@ from fairserve.platform.console.guard import COOKIE, signed_in
 from fairserve.platform.server.http.intake import CALL_PATHS, UPLOADS
 from fairserve.platform.tenancy.principals import address_of, authenticated
 
-BEGUN_PER_PASS = 1
-"""Requests that begin in one pass of the event loop."""
 PLACES = 12
 """Requests that run at a time."""
 TENANT_PLACES = PLACES // 2
@@ -72,7 +70,7 @@ class Management:
     def __init__(self, app: ASGIApp, answer: Answer) -> None:
         """``answer`` makes the response of a rejected request."""
         self._app, self._answer = app, answer
-        self._loop_turns = LoopTurns(BEGUN_PER_PASS)
+        self._loop_turns = LoopTurns()
         self._turns = Turns(PLACES, TENANT_PLACES)
         self._of_key: Counter[str] = Counter()
         self._of_tenant: Counter[str] = Counter()
