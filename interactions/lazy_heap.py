@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-SLACK = 64
+SLACK = 8
 """Number of entries over twice the items at which the heap is rebuilt."""
 
 
@@ -63,7 +63,11 @@ class LazyHeap(Generic[T]):
 
     def discard(self, item: T) -> None:
         """Remove an item if present."""
-        if self._entries.pop(item, None) and len(self._heap) > 2 * len(self._entries) + SLACK:
+        if self._entries.pop(item, None) is None:
+            return
+        if not self._entries:
+            self._heap.clear()
+        elif len(self._heap) > 2 * len(self._entries) + SLACK:
             self._rebuild()
 
     def first(self) -> tuple[Any, T]:

@@ -46,5 +46,6 @@ def test_an_empty_heap_has_no_first_item():
     heap.set("a", 1)
     heap.discard("a")
     assert "a" not in heap
+    assert not heap._heap, "an idle client keeps nothing"
     with pytest.raises(IndexError):
         heap.first()
