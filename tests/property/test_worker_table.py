@@ -34,7 +34,8 @@ def test_masks_and_sums_agree_with_the_workers(seed, window, hits):
             table.lose(worker)
             numbers.forget(worker.worker_id)
         elif action < 0.5:
-            table.add_demand(rng.choice(workers), rng.randint(-50, 100), rng.randint(-1, 2))
+            sign = rng.choice((1, 1, -1))
+            table.add_demand(rng.choice(workers), sign * rng.randint(1, 75), sign * rng.randint(0, 2))
         elif action < 0.55:
             table.report(rng.choice(workers), rng.randint(0, 100), 1.0)
         elif action < 0.65:
