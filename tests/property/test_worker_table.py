@@ -35,7 +35,9 @@ def test_masks_and_sums_agree_with_the_workers(seed, window, hits):
             numbers.forget(worker.worker_id)
         elif action < 0.5:
             sign = rng.choice((1, 1, -1))
-            table.add_demand(rng.choice(workers), sign * rng.randint(1, 75), sign * rng.randint(0, 2))
+            table.add_demand(
+                rng.choice(workers), sign * rng.randint(1, 75), sign * rng.randint(0, 2)
+            )
         elif action < 0.55:
             table.report(rng.choice(workers), rng.randint(0, 100), 1.0)
         elif action < 0.65:
