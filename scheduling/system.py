@@ -20,6 +20,8 @@ _PARTS = ("throttle", "feeder", "router", "local")
 OWN_OPTIONS = (
     "feed_window",
     "hit_share",
+    "resident_share",
+    "hold_s",
     "high_watermark",
     "low_watermark",
     "immunity_factor",
@@ -49,6 +51,11 @@ class SystemConfig:
     hit_share: float | None = None
     """Share of a call's prompt that a worker with a full window must hold to admit a call of an
     active run; None: it admits none."""
+    resident_share: float | None = None
+    """Share of a worker's KV capacity for the footprints of runs in progress; a run begins once its
+    own fits. None: it begins when its call is chosen."""
+    hold_s: float = 300.0
+    """Seconds for which a run is held against the fair order, at most."""
     high_watermark: float = 2.0
     low_watermark: float = 1.2
     immunity_factor: float = 2.0
@@ -84,6 +91,12 @@ class SystemConfig:
             raise ValueError(f"feed_window is {self.feed_window}; allowed: over 0, to 1, or null")
         if self.hit_share is not None and not 0 < self.hit_share <= 1:
             raise ValueError(f"hit_share is {self.hit_share}; allowed: over 0, to 1, or null")
+        if self.resident_share is not None and not 0 < self.resident_share <= 1:
+            raise ValueError(
+                f"resident_share is {self.resident_share}; allowed: over 0, to 1, or null"
+            )
+        if not self.hold_s > 0:
+            raise ValueError(f"hold_s is {self.hold_s}; allowed: over 0")
         if self.levels not in LEVELS:
             raise ValueError(f"levels is {self.levels!r}; allowed: {', '.join(map(repr, LEVELS))}")
         ImmunityRule(self.immunity_factor, self.immunity_rule)

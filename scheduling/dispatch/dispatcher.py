@@ -253,7 +253,7 @@ class Dispatcher:
                 feeder.begun_elsewhere(call.interaction_id)
         call.parents = self.tracker.parent_ids(call, attachment)
         live = self._live[call.call_id] = QueuedCall(call, under_way=under_way)
-        return pool.queue(live) + made_room
+        return pool.queue(live, now_s) + made_room
 
     def _displace(self, live: QueuedCall, decision: Decision, now_s: float) -> list[ev.Command]:
         """Reject a queued call whose place goes to an arrival; its id may be used again."""
@@ -364,6 +364,9 @@ class Dispatcher:
     def _ended(self, end: RunEnd) -> RunEnd:
         for feeder in self._feeders():
             feeder.interaction_ended(end.interaction_id)
+        for pool in self.pools.values():
+            if pool.gate is not None:
+                pool.gate.residents.end(end.interaction_id)
         return end
 
     def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
@@ -417,6 +420,8 @@ class Dispatcher:
         if event.cancel:
             for call_id in live_calls:
                 commands += self._cancel(call_id, "cancelled", now_s)
+        for pool in self.pools.values():  # the run may have left room for another
+            commands += pool.pump()
         return commands
 
     # --- time -------------------------------------------------------------------------------------

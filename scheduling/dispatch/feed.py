@@ -24,6 +24,7 @@ from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.workers import WorkerSet
+from fairserve.scheduling.residents.gate import RunGate
 
 
 class Feed:
@@ -37,9 +38,14 @@ class Feed:
         worker_table: WorkerTable,
         hit_share: float | None,
         first: Feed | None = None,
+        gate: RunGate | None = None,
     ) -> None:
-        """With ``first``, this is the feed of background calls: all calls of ``first`` precede them."""
+        """With ``first``, this is the feed of background calls: all calls of ``first`` precede them.
+
+        With ``gate``, a run begins once its memory fits.
+        """
         self._first = first
+        self._gate = gate
         self._locality = locality
         self._feeder = feeder
         self._router = router
@@ -100,6 +106,8 @@ class Feed:
         """Remove a queued call without dispatching it."""
         self._feeder.remove(live.call.call_id)
         self._leave(live)
+        if self._gate is not None:
+            self._gate.residents.unqueue(live.call)
         self.demand_tokens -= live.demand_tokens
 
     def pump(self, *, hit: bool = False) -> list[ev.Command]:
@@ -121,11 +129,19 @@ class Feed:
                 hit = False
                 if not self._worker_table.any_open:
                     break
-                open_workers = self._worker_table.open()
-                call = self._feeder.peek(open_workers, self._not_for(open_workers))
-            if call is None or not self._send(call, open_workers, commands):
+                call, open_workers = self._next()
+            if call is None or open_workers is None or not self._send(call, open_workers, commands):
                 break
         return commands
+
+    def _next(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
+        """Return the next call for the open workers, and those of them that may get it."""
+        open_workers = self._worker_table.open()
+        excluded = self.not_for(open_workers)
+        if self._gate is not None:
+            return self._gate.next(open_workers, excluded)
+        call = self._feeder.peek(open_workers, excluded)
+        return (None, None) if call is None else (call, open_workers)
 
     def _pump_spare(self, commands: list[ev.Command]) -> None:
         """Dispatch background calls to spare workers until there are no more of either.
@@ -137,7 +153,7 @@ class Feed:
         table = self._worker_table
         while self._queued and (spare := table.spare(1, 1)):
             over = {each for each in self._restricted if self._is_over(each)}
-            call = self._feeder.peek(spare, {*self._not_for(spare), *over})
+            call = self._feeder.peek(spare, {*self.not_for(spare), *over})
             if call is None:
                 break
             spare = table.spare(call.most_tokens, call.samples)
@@ -165,7 +181,7 @@ class Feed:
         commands.append(self._dispatch(live, self._worker_table.workers[worker_id]))
         return True
 
-    def _not_for(self, workers: WorkerSet) -> Collection[Restriction]:
+    def not_for(self, workers: WorkerSet) -> Collection[Restriction]:
         """Return the restrictions of the queued calls that none of these workers can take.
 
         These calls are skipped until another worker opens, and keep their place in the feeder.
@@ -234,6 +250,8 @@ class Feed:
             live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
             self._worker_table.add_waiting(worker, waiting_tokens, live.hit_tokens)
         worker.calls += 1
+        if self._gate is not None:
+            self._gate.dispatch(call, worker.worker_id)
         weight = 1.0 / live.charge_factor
         return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
 

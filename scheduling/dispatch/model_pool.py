@@ -27,9 +27,11 @@ from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.whole_calls import WholeCalls
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.errors import UnknownWorkerError
+from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.registry import FEEDERS, ROUTERS
 from fairserve.scheduling.rejection_context import RejectionContext
+from fairserve.scheduling.residents.gate import RunGate
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.overload.watermarks import OverloadDetector, Watermarks
 
@@ -50,6 +52,7 @@ class ModelPool:
         )
         self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
         self._hit_share = system.hit_share
+        self._system, self._directory = system, directory
         self.whole_calls = WholeCalls()
         self.background_feeder: Feeder = FEEDERS[system.feeder](
             directory, self.locality, **system.feeder_options
@@ -62,10 +65,22 @@ class ModelPool:
     def compose(self, feeder: Feeder, router: Router) -> None:
         """Set the policies of ordinary calls, before the first call."""
         self.feeder, self.router = feeder, router
-        self.feed = Feed(self.locality, feeder, router, self.worker_table, self._hit_share)
+        self.gate = self._gate_of(feeder)
+        self.feed = Feed(
+            self.locality, feeder, router, self.worker_table, self._hit_share, gate=self.gate
+        )
         self.background_feed = Feed(
             self.locality, self.background_feeder, router, self.worker_table, None, self.feed
         )
+
+    def _gate_of(self, feeder: Feeder) -> RunGate | None:
+        """Return the gate of the system; None if it has none."""
+        share, hold_s = self._system.resident_share, self._system.hold_s
+        if share is None:
+            return None
+        if not isinstance(feeder, WscFeeder):
+            raise ValueError("resident_share needs the feeder wsc")
+        return RunGate(feeder, self._directory, share, hold_s)
 
     @property
     def feeders(self) -> tuple[Feeder, Feeder]:
@@ -138,13 +153,18 @@ class ModelPool:
         self.locality.reports.settle(now_s)
         self.update_overload()
         self.worker_table.tick(now_s)
+        if self.gate is not None:
+            workers = self.worker_table.serving()
+            self.gate.tick(workers, self.feed.not_for(workers), now_s)
         return self.pump()
 
     # --- a call at its worker ---------------------------------------------------------------------
 
-    def queue(self, live: QueuedCall) -> list[ev.Command]:
+    def queue(self, live: QueuedCall, now_s: float) -> list[ev.Command]:
         """Queue an admitted call."""
         self.locality.register(live.call)
+        if self.gate is not None and not live.call.background:
+            self.gate.queue(live.call, now_s)
         return self.feed_of(live.call).add(live)
 
     def worker_of(self, live: QueuedCall) -> Worker | None:
@@ -223,6 +243,8 @@ class ModelPool:
         """Remove a dispatched call from its worker."""
         self.start(live, now_s)
         self.whole_calls.remove(live.call.call_id)
+        if self.gate is not None and not live.call.background:
+            self.gate.residents.leave(live.call, now_s)
         worker = self.worker_of(live)
         if worker is not None:
             self.locality.left(live.call, worker.worker_id, now_s)
@@ -257,6 +279,8 @@ class ModelPool:
             worker.background.start()
         else:
             self.worker_table.add_demand(worker, live.demand_tokens, live.call.samples)
+            if self.gate is not None:
+                self.gate.dispatch(live.call, worker_id)
         self.whole_calls.start(live.call, now_s)
         worker.calls += 1
         return self.pump()
@@ -272,6 +296,8 @@ class ModelPool:
         live.worker_id = None
         live.call.client = client
         live.cached_tokens = live.output_tokens = 0
+        if self.gate is not None and not live.call.background:
+            self.gate.queue(live.call, now_s)
         return self.feed_of(live.call).requeue(live)
 
     # --- workers ----------------------------------------------------------------------------------
@@ -283,6 +309,8 @@ class ModelPool:
         )
         self.locality.add_worker(event.worker_id, event.kv_capacity_tokens)
         self.router.add_worker(event.worker_id)
+        if self.gate is not None:
+            self.gate.residents.join(event.worker_id, event.kv_capacity_tokens)
         return self.pump()
 
     def drain(self, worker: Worker) -> None:
@@ -302,6 +330,8 @@ class ModelPool:
     def lose(self, worker: Worker) -> None:
         """Remove a worker and its cache."""
         self.worker_table.lose(worker)
+        if self.gate is not None:
+            self.gate.residents.lose(worker.worker_id)
         if not worker.draining:
             self.router.remove_worker(worker.worker_id)
         self.locality.remove_worker(worker.worker_id)
@@ -319,6 +349,7 @@ class ModelPool:
             "worker_table": self.worker_table.snapshot(now_s),
             "overloaded": self.overload.overloaded,
             "whole_calls": self.whole_calls.snapshot(now_s),
+            "gate": None if self.gate is None else self.gate.snapshot(now_s),
         }
 
     def restore(self, state: dict[str, Any], calls: Iterable[Call], now_s: float) -> None:
@@ -335,6 +366,11 @@ class ModelPool:
         self.worker_table.restore(state["worker_table"], now_s)
         self.overload.overloaded = state["overloaded"]
         self.whole_calls.restore(state["whole_calls"], now_s)
+        if self.gate is not None and state["gate"] is not None:
+            self.gate.restore(state["gate"], now_s)
+        elif self.gate is not None:
+            for worker in self.worker_table.workers.values():
+                self.gate.residents.join(worker.worker_id, worker.kv_capacity_tokens)
 
     def resume(self, lives: Iterable[QueuedCall]) -> None:
         """Continue with these calls, which feeders and router already contain."""

@@ -159,10 +159,30 @@ class WscFeeder:
         lanes = self._open_lanes(excluded)
         if lanes is not None and not lanes:
             return None
-        call = self._select(open_workers, excluded, lanes)
+        return self._offer(self._select(open_workers, excluded, lanes), lanes)
+
+    def _offer(self, call: Call, lanes: OpenLanes | None) -> Call:
+        """Note which siblings took part in the selection of a call, and return it."""
+        self._offered = None
         if lanes is not None:
             self._offered = call.call_id, lanes.contended(self._queued[call.call_id].node)
         return call
+
+    def peek_begun(
+        self, open_workers: Collection[str], excluded: Collection[Restriction] = frozenset()
+    ) -> Call | None:
+        """Return the next call of the active runs alone, in the order of lines 31-35 without a slack."""
+        lanes = self._open_lanes(excluded)
+        if lanes is not None and not lanes:
+            return None
+        call_id = self._active_runs.first(self._reach(math.inf, lanes), excluded)
+        if call_id is None:
+            return None
+        return self._offer(self._first_of_run(self._queued[call_id], excluded).call, lanes)
+
+    def has_begun(self, interaction_id: str) -> bool:
+        """Return whether a run is active."""
+        return interaction_id in self._active_runs
 
     def _open_lanes(self, excluded: Collection[Restriction]) -> OpenLanes | None:
         """Return the lanes without the excluded ones; None if nothing is excluded."""
@@ -216,7 +236,7 @@ class WscFeeder:
         call = entry.call
         if self._batch_only:
             self._batch[call_id] = call.interaction_id
-        self._begin(call.interaction_id)
+        self.begin(call.interaction_id)
         profile = self._directory.profile(call.app)
         contended, wanted = self._competition(call_id, node)
         typical = self._charges.typical_of(profile, call.stage)
@@ -242,8 +262,8 @@ class WscFeeder:
             return (self._counters.contended(node) if self._others else ()), None
         return offered[1], offered[1]
 
-    def _begin(self, interaction_id: str) -> None:
-        """Give priority to an interaction's queued calls once one of its calls is dispatched."""
+    def begin(self, interaction_id: str) -> None:
+        """Give priority to an interaction's calls, here and at the other models."""
         self._prefer(interaction_id)
         for other in self._others:
             other.begun_elsewhere(interaction_id)
@@ -488,6 +508,11 @@ class WscFeeder:
         self._active_runs.end(interaction_id)
         for call_id in self._runs.get(interaction_id, ()):
             self._active_runs.discard(call_id)
+
+    def suspend(self, interaction_id: str) -> None:
+        """End the priority of a run's calls, here and at the other models, until its next dispatch."""
+        for feeder in (self, *self._others):
+            feeder.interaction_ended(interaction_id)
 
     def _prefer(self, interaction_id: str) -> None:
         if self._active_runs.begin(interaction_id):

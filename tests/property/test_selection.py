@@ -56,5 +56,6 @@ def test_the_indexed_choice_is_the_choice_of_a_scan(options, seed):
             for feeder, workers, excluded in selections(pool, rng):
                 plain = PlainSelection(feeder, workers, excluded)
                 assert feeder.peek(workers, excluded) is plain.peek()
+                assert feeder.peek_begun(workers, excluded) is plain.peek_begun()
                 plain = PlainSelection(feeder, workers, excluded, thresholds_of_all=True)
                 assert feeder.peek_hit(workers, excluded) is plain.peek_hit()

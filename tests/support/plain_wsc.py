@@ -3,6 +3,8 @@
 It reads the state of a feeder and uses none of its heaps, rankings, lanes or groups.
 """
 
+import math
+
 AS_WELL_CACHED = 0.1
 
 
@@ -30,6 +32,10 @@ class PlainSelection:
         if options.interaction_priority:
             first = next(iter(self.active_in_order()), None)
         return self.first_of_run(first or oldest)
+
+    def peek_begun(self):
+        first = next(iter(self.active_in_order(math.inf)), None)
+        return first and self.first_of_run(first)
 
     def peek_hit(self):
         chosen = self.longest_match()
@@ -97,7 +103,8 @@ class PlainSelection:
         gain = self.share(chosen[1].call) - self.share(oldest[1].call)
         return gain > 0 and self.within(chosen[0], self.options.locality_slack * gain) is not None
 
-    def active_in_order(self):
+    def active_in_order(self, slack=None):
+        slack = self.options.interaction_slack if slack is None else slack
         firsts, by_progress = {}, self.options.run_priority == "progress"
         for node, entry in self.entries:
             if entry.call.interaction_id in self.feeder._active_runs:
@@ -106,7 +113,7 @@ class PlainSelection:
                     firsts[node] = place, entry
         places = []
         for node, ((remaining, seq), entry) in firsts.items():
-            counters = self.within(node, self.options.interaction_slack)
+            counters = self.within(node, slack)
             if counters is not None:
                 places.append(((remaining, counters, seq), node, entry))
         return [place[1:] for place in sorted(places, key=lambda place: place[0])]

@@ -30,6 +30,15 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "A worker with a full window still admits a call of a run in progress if this share of its "
         "prompt is cached; null: never.",
     ),
+    "resident_share": (
+        "share of the KV cache",
+        "Room for the prefixes of runs in progress; a run begins once its own fits. null: it begins "
+        "when its call is chosen.",
+    ),
+    "hold_s": (
+        "s",
+        "Time for which a run is held for want of room, against the fair order, at most.",
+    ),
     "high_watermark": ("demand / KV capacity", "Load at which an overload begins."),
     "low_watermark": ("demand / KV capacity", "Load at which an overload ends."),
     "immunity_factor": (

@@ -59,9 +59,17 @@ _SCHEDULING = (
         "a-retry-blocks-the-queue",
         "scheduling",
         "scheduling/dispatch/feed.py",
-        "call = self._feeder.peek(open_workers, self._not_for(open_workers))",
+        "call = self._feeder.peek(open_workers, excluded)",
         "call = self._feeder.peek(open_workers)",
         _UNIT,
+    ),
+    Mutation(
+        "runs-begin-without-room",
+        "scheduling",
+        "scheduling/residents/gate.py",
+        "return (call, room) if room else (None, None)",
+        "return call, open_workers",
+        ("tests/unit/scheduling/residents",),
     ),
     Mutation(
         "rankings-miss-decreases-of-counters",

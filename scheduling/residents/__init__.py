@@ -1,0 +1,1 @@
+"""Which runs may hold memory at the workers."""

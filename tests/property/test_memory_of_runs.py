@@ -1,0 +1,80 @@
+"""Agents whose contexts together exceed the KV cache, in virtual time, with and without residents."""
+
+import random
+from dataclasses import replace
+
+from fairserve.engine.simulated.cost_model import COST_MODELS
+from fairserve.engine.simulated.replay import Replay
+from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+from fairserve.scheduling.registry import SYSTEMS
+
+COSTS = replace(COST_MODELS["a100-llama3-8b"], kv_capacity_tokens=150_000)
+BLOCK = 64
+TURNS = 8
+
+
+def session(number, rng, *, user, tenant):
+    """Return an agent's run: each call repeats the last prompt and adds to it, after a tool call."""
+    context, calls = rng.randint(8000, 12_000), []
+    for turn in range(TURNS):
+        calls.append(
+            TraceCall(
+                str(turn),
+                "agent",
+                (str(turn - 1),) if turn else (),
+                rng.expovariate(1 / 4.0) if turn else 0.0,
+                *(context, 0, rng.randint(50, 100)),
+                blocks=((1 + 10_000 * number, context // BLOCK),),
+            )
+        )
+        context += rng.randint(1000, 3000)
+    return Interaction(f"s{number}", tenant, "agent", user, number * 0.1, tuple(calls))
+
+
+def replayed(sessions, options, until_s=float("inf")):
+    system = SYSTEMS["fairserve"].with_options(options)
+    trace = Trace("sessions", BLOCK, ()).with_interactions(sessions)
+    return Replay(trace, system, COSTS, ReplayOptions(until_s=until_s)).run()
+
+
+def many_sessions(count, *, users=lambda number: f"u{number % 4}"):
+    rng = random.Random(1)
+    return [
+        session(number, rng, user=users(number), tenant=f"t{number % 2}") for number in range(count)
+    ]
+
+
+def test_residents_keep_the_prefixes_of_runs_that_exceed_the_cache():
+    """Three times the cache: without residents each call evicts what another's next call needs."""
+    sessions, figures = many_sessions(40), {}
+    for share in (None, 0.8):
+        calls = replayed(sessions, {"resident_share": share}).calls
+        assert len(calls) == 40 * TURNS
+        cached = sum(call.usage.cached_tokens for call in calls)
+        prompts = sum(call.usage.prompt_tokens for call in calls)
+        figures[share] = max(call.end_s for call in calls), cached / prompts
+    (end_s, hits), (gated_end_s, gated_hits) = figures[None], figures[0.8]
+    assert gated_end_s < 0.6 * end_s, figures
+    assert gated_hits > 0.7 > 0.4 > hits, figures
+
+
+def test_calls_of_runs_in_progress_do_not_wait_for_runs_that_have_not_begun():
+    """Also where each run has a new user, who is behind all others."""
+    sessions = many_sessions(40, users=lambda number: f"new {number}")
+    waits = [
+        call.first_token_s - call.arrival_s
+        for call in replayed(sessions, {"resident_share": 0.8}).calls
+        if call.arrival_s > 10.0
+    ]
+    begun = sorted(waits)[: len(waits) * 95 // 100]
+    assert begun[-1] < 5.0, begun[-5:]
+
+
+def test_residents_change_nothing_where_all_runs_fit():
+    few = many_sessions(5)
+    ends = [
+        max(call.end_s for call in replayed(few, {"resident_share": share}).calls)
+        for share in (None, 0.8)
+    ]
+    assert ends[0] == ends[1]
