@@ -37,7 +37,6 @@ from fairserve.platform.fleet import fleet_endpoints as fleet
 from fairserve.platform.monitoring import endpoints as live
 from fairserve.platform.reporting.exports import endpoints as exports
 from fairserve.platform.reporting.usage import endpoints as usage
-from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.reporting.user_data import endpoints as user_data
 from fairserve.platform.server.http import api_docs
 from fairserve.platform.server.http.access_log import AccessLog
@@ -110,7 +109,7 @@ def create_app(
     )
     console_state = ConsoleState(settings.console)
     requests = RequestMetrics()
-    put_on(app, HttpState(settings, ReportSlots(), console_state, requests))
+    put_on(app, HttpState(settings, console_state, requests))
     calls = (completions, messages, responses, conversations, embeddings, files, batches)
     for module in (*calls, interactions, *MANAGEMENT):
         app.include_router(module.router)

@@ -21,7 +21,6 @@ from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.parts import FleetParts
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
-from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.server.metrics.metrics import Metrics
 from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
@@ -44,7 +43,6 @@ class HttpState:
     """State of an application from its creation on."""
 
     settings: Settings
-    report_slots: ReportSlots
     console: ConsoleState
     request_metrics: RequestMetrics
     abort_connection: Callable[[Scope], None] | None = None

@@ -282,7 +282,6 @@ WRONG = [
         {"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
         "input[0].content[0].type",
     ),
-    ({"input": [{"role": "user", "content": "x", "name": "y"}]}, "input[0].name"),
     ({"extra_body": {"n": 2}}, "n"),
     ({"max_output_tokens": 10**6}, "max_output_tokens"),
     ({"metadata": {"a": "x" * 513}}, "metadata.a"),

@@ -26,7 +26,6 @@ from fairserve.platform.control.retries import RecentAttempts
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.monitoring.tracing.call_tracer import CallTracer
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
-from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.serving.batches.execution import ExecutionOptions
 from fairserve.platform.serving.batches.service import Batches, BatchOptions
 from fairserve.platform.serving.bodies import BodyMemory
@@ -131,11 +130,6 @@ def live_pages():
     return taking(take)
 
 
-def reports():
-    slots, running = ReportSlots(), ExitStack()
-    return taking(lambda tenant: running.enter_context(slots.one(tenant)))
-
-
 def recorded_calls(folder):
     recorder = TrafficRecorder(folder, max_bytes=1 << 20, retention_s=1.0, block_tokens=16)
 
@@ -177,7 +171,6 @@ REJECTING = {
     "bytes of programs": bytes_of_programs,
     "followers": followers,
     "live pages": live_pages,
-    "reports": reports,
     "recorded calls": recorded_calls,
     "accounts of budgets": accounts_of_budgets,
 }

@@ -17,8 +17,6 @@ from fairserve.platform.reporting.usage.schemas import (
     UsageReport,
     UsageRequest,
 )
-from fairserve.platform.reporting.usage.slots import ReportSlots
-from fairserve.platform.tenancy.auth import OPERATORS
 from fairserve.platform.tenancy.principals import require_admin
 from fairserve.platform.tenancy.readers import Reader, asked_app
 
@@ -41,7 +39,7 @@ def read_usage(
     app_id = asked_app(session, principal, query)
     settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=principal.tenant_id, app_id=app_id)
-    return _answer(request, query, ask, "user" if app_id else "app", principal.sharer)
+    return _answer(query, ask, "user" if app_id else "app")
 
 
 @router.get(
@@ -56,7 +54,7 @@ def read_all_usage(
     """Return the usage of one or all tenants."""
     settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=query.tenant, app_id=query.app)
-    return _answer(request, query, ask, "app" if query.tenant else "tenant", OPERATORS)
+    return _answer(query, ask, "app" if query.tenant else "tenant")
 
 
 @router.get("/v1/usage/interactions")
@@ -76,10 +74,6 @@ def read_all_interactions(
     return interactions.page(session, query, tenant_id=query.tenant, app_id=query.app)
 
 
-def _answer(
-    request: Request, query: UsageRequest, ask: Ask, default_group: Group, sharer: str
-) -> Response:
-    slots: ReportSlots = request.app.state.report_slots
-    with slots.one(sharer):
-        found = document(query, query.format, ask, default_group, MAX_ANSWERED_ROWS)
+def _answer(query: UsageRequest, ask: Ask, default_group: Group) -> Response:
+    found = document(query, query.format, ask, default_group, MAX_ANSWERED_ROWS)
     return Response(found.content, media_type=found.media_type, headers=dict(found.headers))
