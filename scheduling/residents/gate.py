@@ -11,10 +11,9 @@ their lease; and after ``hold_s`` the runs of the clients that are farthest over
 they are ahead of the held run's client. Such a run's calls wait in the fair order again. A running
 call is not interrupted.
 
-Bound: between two clients with runs that wait, let D be the difference of their counters above one
-typical call. The one that is behind is next in the fair order, and begins a run at the latest
-``hold_s`` and a tick after that. So D increases by no more than what residents of the other are
-served within ``hold_s``, a tick and their longest call.
+Of two clients with runs that wait, the one that is behind by more than the slacks of WSC is next in the
+fair order, and begins a run at the latest ``hold_s`` and a tick after that. Until then the other is
+ahead by at most what its residents are served in that time and by their longest call.
 
 Weakness: a run that began at another model, or before a restart, does not wait for room here.
 """
