@@ -31,8 +31,10 @@ AgentProgram = Callable[["AgentRun"], Awaitable[None]]
 Message = dict[str, str]
 
 TEMPERATURE = 0.8
-CLEANUP_S = 10.0
+CLEANUP_S = 30.0
 """Maximum seconds for the cancellation of a run."""
+CLEANUP_RETRIES = 20
+"""Retries of a cancellation: a key has a bounded number of such requests in progress (429)."""
 
 
 class RunRefusedError(Exception):
@@ -218,7 +220,8 @@ class AgentRun:
         path = f"/interactions/{self.plan.run_id}"
         try:
             async with asyncio.timeout(CLEANUP_S):
-                await self.client.delete(path, cast_to=object)
+                patient = self.client.with_options(max_retries=CLEANUP_RETRIES)
+                await patient.delete(path, cast_to=object)
         except (openai.NotFoundError, openai.ConflictError):
             pass
         except (openai.APIError, TimeoutError) as error:
