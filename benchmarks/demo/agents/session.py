@@ -31,9 +31,9 @@ AgentProgram = Callable[["AgentRun"], Awaitable[None]]
 Message = dict[str, str]
 
 TEMPERATURE = 0.8
-CLEANUP_S = 30.0
+CLEANUP_S = 120.0
 """Maximum seconds for the cancellation of a run."""
-CLEANUP_RETRIES = 20
+CLEANUP_RETRIES = 60
 """Retries of a cancellation: a key has a bounded number of such requests in progress (429)."""
 
 
