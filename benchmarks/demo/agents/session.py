@@ -33,8 +33,8 @@ Message = dict[str, str]
 TEMPERATURE = 0.8
 CLEANUP_S = 120.0
 """Maximum seconds for the cancellation of a run."""
-CLEANUP_RETRIES = 60
-"""Retries of a cancellation: a key has a bounded number of such requests in progress (429)."""
+CLEANUP_TRIES = 60
+"""Tries, with pauses of a second: a key has a bounded number of such requests in progress (429)."""
 
 
 class RunRefusedError(Exception):
@@ -220,12 +220,23 @@ class AgentRun:
         path = f"/interactions/{self.plan.run_id}"
         try:
             async with asyncio.timeout(CLEANUP_S):
-                patient = self.client.with_options(max_retries=CLEANUP_RETRIES)
-                await patient.delete(path, cast_to=object)
+                for _ in range(CLEANUP_TRIES):
+                    if await self._cancelled(path):
+                        return
+                    await asyncio.sleep(1.0)
+            self.recorder.fail(f"run {self.plan.run_id} could not be cancelled: always 429")
         except (openai.NotFoundError, openai.ConflictError):
             pass
         except (openai.APIError, TimeoutError) as error:
             self.recorder.fail(f"run {self.plan.run_id} could not be cancelled: {error}")
+
+    async def _cancelled(self, path: str) -> bool:
+        """Cancel the interaction; return false if too many such requests are in progress."""
+        try:
+            await self.client.delete(path, cast_to=object)
+        except openai.RateLimitError:
+            return False
+        return True
 
 
 def _read_headers(headers: Any, watch: _Watch) -> None:
