@@ -31,8 +31,10 @@ AgentProgram = Callable[["AgentRun"], Awaitable[None]]
 Message = dict[str, str]
 
 TEMPERATURE = 0.8
-CLEANUP_S = 30.0
+CLEANUP_S = 10.0
 """Maximum seconds for the cancellation of a run."""
+CLEANUP_PAUSE_S = 1.0
+"""Pause after a 429: a key has a bounded number of such requests in progress."""
 
 
 class RunRefusedError(Exception):
@@ -214,18 +216,23 @@ class AgentRun:
         self.recorder.call_ended(self.plan, sample)
 
     async def _give_up(self) -> None:
-        """Cancel the interaction at the server; one that was never opened is no error.
-
-        Nor is 429, for too many cancellations at a time: the server ends after its traffic.
-        """
-        path = f"/interactions/{self.plan.run_id}"
+        """Cancel the interaction at the server; one that was never opened, or has ended, is no error."""
         try:
             async with asyncio.timeout(CLEANUP_S):
-                await self.client.delete(path, cast_to=object)
-        except (openai.NotFoundError, openai.ConflictError, openai.RateLimitError):
-            pass
+                while await self._is_turned_away():  # noqa: ASYNC110  the server sends no event
+                    await asyncio.sleep(CLEANUP_PAUSE_S)
         except (openai.APIError, TimeoutError) as error:
             self.recorder.fail(f"run {self.plan.run_id} could not be cancelled: {error}")
+
+    async def _is_turned_away(self) -> bool:
+        """Try to cancel the interaction; return whether too many others are being cancelled."""
+        try:
+            await self.client.delete(f"/interactions/{self.plan.run_id}", cast_to=object)
+        except openai.RateLimitError:
+            return True
+        except (openai.NotFoundError, openai.ConflictError):
+            pass
+        return False
 
 
 def _read_headers(headers: Any, watch: _Watch) -> None:
