@@ -420,8 +420,9 @@ class Dispatcher:
         if event.cancel:
             for call_id in live_calls:
                 commands += self._cancel(call_id, "cancelled", now_s)
-        for pool in self.pools.values():  # the run may have left room for another
-            commands += pool.pump()
+        for pool in self.pools.values():
+            if pool.gate is not None:  # the run may have left room for another
+                commands += pool.pump()
         return commands
 
     # --- time -------------------------------------------------------------------------------------

@@ -384,10 +384,10 @@ class CentralDlpm:
         self._queued, self._queues, self._restricted = {}, {}, {}
         self._index.clear()
         self._dispatched = {}
-        for call_id, (path, seq, weight, extend, output, *more) in state["dispatched"].items():
+        for call_id, plain in state["dispatched"].items():
+            path, seq, weight, extend, output, alone, unpaid = plain
             client = self._deficits.known(tuple(path))
             client.busy += 1
-            alone, unpaid = more or ((), 0.0)  # an earlier version has none
             self._dispatched[call_id] = _Dispatched(
                 client, seq, weight, extend, output, tuple(alone), unpaid
             )

@@ -288,9 +288,10 @@ class SliceCharges:
     def restore(self, state: dict[str, Any]) -> None:
         """Replace the state by an earlier snapshot; the counters must be restored before."""
         self._dispatched, self._due = {}, {}
-        for call_id, (path, seq, per_token, reserved, charged, prompt_cost, *more) in state.items():
+        for call_id, plain in state.items():
+            path, seq, per_token, reserved, charged, prompt_cost, *by_level, due = plain
             factors, elsewhere, wanted = (
-                None if each is None else tuple(each) for each in (*more, None, None, None)[:3]
+                None if each is None else tuple(each) for each in by_level
             )
             record = self._dispatched[call_id] = _Dispatched(
                 self._counters.client(tuple(path)),
@@ -303,6 +304,6 @@ class SliceCharges:
                 factors,
                 elsewhere,
                 wanted,
-                more[3] if len(more) > 3 else 0.0,  # an earlier version has none
+                due,
             )
-            self._expect_end(record, record.due)
+            self._expect_end(record, due)

@@ -42,7 +42,7 @@ from fairserve.platform.tenancy.principals import address_of, authenticated
 
 PLACES = 6
 """Requests that run at a time. Their threads compete with the event loop for the interpreter: with six
-of one tenant calls took 1.4 times as long, with two 1.1 times."""
+of one tenant calls took 1.5 times as long, with two 1.2 times."""
 TENANT_PLACES = 2
 KEY_REQUESTS = 32
 """Requests of one key, or of one session of the console, that wait or run at a time."""
