@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import orjson
-from sqlalchemy import Select, or_, select
+from sqlalchemy import Select, false, or_, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.background.webhooks.retries import delay_s, pause_s
@@ -115,6 +115,7 @@ def claim(
         endpoints=[endpoint for endpoint, number in busy.items() if number >= PER_ENDPOINT],
         tenants=[each for each in tenants if slots.all.full(each)],
         failing=[each for each in tenants if slots.failing.full(each)],
+        all_failing=slots.failing.used >= slots.failing.limit,
     )
     free = slots.all.limit - slots.all.used
     with sessions() as session:
@@ -147,6 +148,8 @@ class _Full(NamedTuple):
     tenants: Sequence[str]
     failing: Sequence[str]
     """Tenants whose failing endpoints get none."""
+    all_failing: bool
+    """True if no failing endpoint gets one, so that those first in order do not hide others."""
 
 
 def _endpoints(now: datetime, limit: int, full: _Full) -> Select[WebhookEndpoint]:
@@ -168,7 +171,10 @@ def _endpoints(now: datetime, limit: int, full: _Full) -> Select[WebhookEndpoint
             ),
             WebhookEndpoint.id.not_in(full.endpoints),
             WebhookEndpoint.tenant_id.not_in(full.tenants),
-            or_(WebhookEndpoint.failures == 0, WebhookEndpoint.tenant_id.not_in(full.failing)),
+            or_(
+                WebhookEndpoint.failures == 0,
+                false() if full.all_failing else WebhookEndpoint.tenant_id.not_in(full.failing),
+            ),
             Tenant.deleted_at.is_(None),
             due,
         )
