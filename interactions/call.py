@@ -68,7 +68,7 @@ class Restriction(NamedTuple):
     workers: frozenset[str] = frozenset()
     avoid: frozenset[str] = frozenset()
     size: int = 0
-    """Class of the tokens that a background call can hold (:func:`size_class`); 0 for other calls."""
+    """Class of the tokens that a background call can hold (:func:`size_class`), or ``Call.size``."""
     samples: int = 0
     """Samples of a background call; 0 for other calls."""
 
@@ -145,6 +145,8 @@ class Call:
     """Ids of the workers among which the call's data plane lets the router choose; empty means any."""
     avoid: frozenset[str] = frozenset()
     """Ids of the workers where the call failed before any output; others are preferred."""
+    size: int = 0
+    """Class of the memory that the call's run needs to begin; 0 if little, or if none is reserved."""
     declared: bool = False
     """True if the platform issued the call for a declared program."""
     background: bool = False
@@ -174,8 +176,8 @@ class Call:
         if self.background:
             size = size_class(self.most_tokens)
             return Restriction(self.kinds, self.workers, self.avoid, size, self.samples)
-        if self.kinds or self.workers or self.avoid:
-            return Restriction(self.kinds, self.workers, self.avoid)
+        if self.kinds or self.workers or self.avoid or self.size:
+            return Restriction(self.kinds, self.workers, self.avoid, self.size)
         return UNRESTRICTED
 
     @property

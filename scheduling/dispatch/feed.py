@@ -38,14 +38,11 @@ class Feed:
         worker_table: WorkerTable,
         hit_share: float | None,
         first: Feed | None = None,
-        gate: RunGate | None = None,
     ) -> None:
-        """With ``first``, this is the feed of background calls: all calls of ``first`` precede them.
-
-        With ``gate``, a run begins once its memory fits.
-        """
+        """With ``first``, this is the feed of background calls: all calls of ``first`` precede them."""
         self._first = first
-        self._gate = gate
+        self.gate: RunGate | None = None
+        """If set, a run begins once its memory fits."""
         self._locality = locality
         self._feeder = feeder
         self._router = router
@@ -106,8 +103,8 @@ class Feed:
         """Remove a queued call without dispatching it."""
         self._feeder.remove(live.call.call_id)
         self._leave(live)
-        if self._gate is not None:
-            self._gate.residents.unqueue(live.call)
+        if self.gate is not None:
+            self.gate.unqueue(live.call)
         self.demand_tokens -= live.demand_tokens
 
     def pump(self, *, hit: bool = False) -> list[ev.Command]:
@@ -138,8 +135,8 @@ class Feed:
         """Return the next call for the open workers, and those of them that may get it."""
         open_workers = self._worker_table.open()
         excluded = self.not_for(open_workers)
-        if self._gate is not None:
-            return self._gate.next(open_workers, excluded)
+        if self.gate is not None:
+            return self.gate.next(open_workers, excluded)
         call = self._feeder.peek(open_workers, excluded)
         return (None, None) if call is None else (call, open_workers)
 
@@ -174,7 +171,7 @@ class Feed:
         live = self._queued[call.call_id]
         restriction = call.restriction
         if restriction is not UNRESTRICTED:
-            workers = self._candidates(workers, restriction)
+            workers = self.candidates(workers, restriction)
         worker_id = self._router.select(call, workers)
         if worker_id is None:
             return False
@@ -189,7 +186,7 @@ class Feed:
         """
         if not self._restricted:
             return frozenset()
-        return {each for each in self._restricted if not self._candidates(workers, each)}
+        return {each for each in self._restricted if not self.candidates(workers, each)}
 
     def _able(self, restriction: Restriction) -> int:
         """Return the mask of the workers that can serve calls with this restriction."""
@@ -197,7 +194,7 @@ class Feed:
         names = restriction.workers
         return mask & self._locality.workers.mask(names) if names else mask
 
-    def _candidates(self, workers: WorkerSet, restriction: Restriction) -> WorkerSet:
+    def candidates(self, workers: WorkerSet, restriction: Restriction) -> WorkerSet:
         """Return the workers among these that can take a call with this restriction.
 
         Their kind can serve the call, it is not restricted to others, and it has not failed there,
@@ -250,8 +247,8 @@ class Feed:
             live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
             self._worker_table.add_waiting(worker, waiting_tokens, live.hit_tokens)
         worker.calls += 1
-        if self._gate is not None:
-            self._gate.dispatch(call, worker.worker_id)
+        if self.gate is not None:
+            self.gate.dispatch(call, worker.worker_id)
         weight = 1.0 / live.charge_factor
         return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
 

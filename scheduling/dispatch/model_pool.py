@@ -65,10 +65,8 @@ class ModelPool:
     def compose(self, feeder: Feeder, router: Router) -> None:
         """Set the policies of ordinary calls, before the first call."""
         self.feeder, self.router = feeder, router
-        self.gate = self._gate_of(feeder)
-        self.feed = Feed(
-            self.locality, feeder, router, self.worker_table, self._hit_share, gate=self.gate
-        )
+        self.feed = Feed(self.locality, feeder, router, self.worker_table, self._hit_share)
+        self.gate = self.feed.gate = self._gate_of(feeder)
         self.background_feed = Feed(
             self.locality, self.background_feeder, router, self.worker_table, None, self.feed
         )
@@ -80,7 +78,8 @@ class ModelPool:
             return None
         if not isinstance(feeder, WscFeeder):
             raise ValueError("resident_share needs the feeder wsc")
-        return RunGate(feeder, self._directory, share, hold_s)
+        candidates = self.feed.candidates
+        return RunGate(feeder, self._directory, self.locality, candidates, share, hold_s)
 
     @property
     def feeders(self) -> tuple[Feeder, Feeder]:
@@ -367,7 +366,7 @@ class ModelPool:
         self.overload.overloaded = state["overloaded"]
         self.whole_calls.restore(state["whole_calls"], now_s)
         if self.gate is not None and state["gate"] is not None:
-            self.gate.restore(state["gate"], now_s)
+            self.gate.restore(state["gate"], by_id, now_s)
         elif self.gate is not None:
             for worker in self.worker_table.workers.values():
                 self.gate.residents.join(worker.worker_id, worker.kv_capacity_tokens)

@@ -161,6 +161,10 @@ class WscFeeder:
             return None
         return self._offer(self._select(open_workers, excluded, lanes), lanes)
 
+    def choose(self, call: Call, excluded: Collection[Restriction]) -> Call:
+        """Return a queued call that is next by a rule of somebody else."""
+        return self._offer(call, self._open_lanes(excluded))
+
     def _offer(self, call: Call, lanes: OpenLanes | None) -> Call:
         """Note which siblings took part in the selection of a call, and return it."""
         self._offered = None

@@ -2,95 +2,150 @@
 
     1. A call of a run that has begun and holds its place, the least served client's first.
     2. Without one, the call that is next in the feeder's order begins its run, at a worker where the
-       run's footprint fits. If there is none, it is *held*, and with it all runs behind it.
+       run's footprint fits. If there is none, the run is *held*; smaller ones pass it.
 
-So a run that has begun is carried to its end, and the fair order decides which runs begin.
+So a run that has begun is carried to its end, and the fair order decides which runs begin. Runs pass
+by classes of size, two for each doubling: a class waits while its first run is held.
 
-While a run is held, residents lose their places (:meth:`RunGate.tick`): first those that have overrun
-their lease; and after ``hold_s`` the runs of the clients that are farthest over their share, as far as
-they are ahead of the held run's client. Such a run's calls wait in the fair order again. A running
-call is not interrupted.
+While a run is held, residents lose their places (:meth:`RunGate.tick`). First those that have overrun
+their lease. After ``hold_s`` of the run that was next in the fair order, one worker is reserved for
+it: no other run begins there, and those of the clients that are ahead of its own lose their places
+there, the farthest first, until it fits. Their calls wait in the fair order again. A running call is
+not interrupted. Then the held run begins, before the next calls of all others.
 
-Of two clients with runs that wait, the one that is behind by more than the slacks of WSC is next in the
-fair order, and begins a run at the latest ``hold_s`` and a tick after that. Until then the other is
-ahead by at most what its residents are served in that time and by their longest call.
+Bound: one run at a time is next in the fair order, and stays it until it begins. So of the clients
+with runs that wait, the one that is behind all others begins a run at the latest after ``2 * hold_s``,
+two ticks, and the time in which the runs of clients that are not ahead of it leave the reserved worker.
 
+Cost: the feeder's, for each class of size with a held run, plus O(open workers) when a run begins.
 Weakness: a run that began at another model, or before a restart, does not wait for room here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call, Restriction
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeders.wsc import WscFeeder
+from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.workers import WorkerSet
-from fairserve.scheduling.residents.residents import Residents, footprint
+from fairserve.scheduling.residents.held_prefixes import prefix_of
+from fairserve.scheduling.residents.residents import Footprint, Residents
 
+RESERVED_GROWTH = 0.5
+"""Part of a run's expected growth that is reserved from its beginning."""
+_SMALL = 1 / 32
+"""Part of the largest worker below which runs have no class of size."""
 _AHEAD = 1.0
 """Typical calls by which a client must be ahead of another to lose a place to it."""
 
 
+Candidates = Callable[[WorkerSet, Restriction], WorkerSet]
+"""Returns the workers among some that can take a call with a restriction."""
+
+
 class _Held(NamedTuple):
-    run_id: str
+    call: Call
+    """The call with which the run begins."""
     since_s: float
+    worker_id: str | None = None
+    """Worker that is reserved for it."""
 
 
 class RunGate:
-    """Belongs to one model. Cost: the feeder's, plus O(open workers) when a run begins."""
+    """Belongs to one model."""
 
     def __init__(
         self,
         feeder: WscFeeder,
         directory: Directory,
+        locality: Locality,
+        candidates: Candidates,
         share: float,
         hold_s: float,
     ) -> None:
         self._feeder = feeder
         self._directory = directory
+        self._locality = locality
+        self._candidates = candidates
         self._hold_s = hold_s
-        self.residents = Residents(share)
+        self.residents = Residents(share, locality.block_tokens)
         self._held: _Held | None = None
-        """The run that has been the next to begin at all ticks since this time."""
+        """The run that was next in the fair order when it was first held."""
 
     def next(
         self, open_workers: WorkerSet, excluded: Collection[Restriction]
     ) -> tuple[Call, WorkerSet] | tuple[None, None]:
         """Return the next call and the workers that may get it; (None, None) if none may."""
+        held = self._held
+        if held is not None and held.worker_id is not None:
+            room = self._room(held.call, open_workers)
+            if room:
+                return self._feeder.choose(held.call, excluded), room
         call = self._feeder.peek_begun(open_workers, excluded)
         if call is not None:
             return call, open_workers
-        call = self._feeder.peek(open_workers, excluded)
-        if call is None:
-            return None, None
-        room = self._room(call, open_workers)
-        return (call, room) if room else (None, None)
+        passed = set(excluded)
+        while (call := self._feeder.peek(open_workers, passed)) is not None:
+            room = self._room(call, open_workers)
+            if room:
+                return call, room
+            if not call.size:
+                break
+            passed.add(call.restriction)
+        return None, None
 
     def _room(self, call: Call, workers: WorkerSet) -> WorkerSet:
-        """Return those of the workers that the run of a call fits."""
+        """Return those of the workers that can take a call and that its run fits."""
+        workers = self._candidates(workers, call.restriction)
         if call.interaction_id in self.residents:
             return workers
-        tokens, mask = self._footprint(call), 0
-        for worker_id in workers:
-            if self.residents.fits(worker_id, tokens):
-                mask |= 1 << workers.workers.slot(worker_id)
-        return WorkerSet(workers.workers, mask)
+        held = self._held
+        if held is not None and held.worker_id is not None and held.call is not call:
+            workers = workers.without((held.worker_id,))
+        footprint = self._footprint(call)
+        fit = [each for each in workers if self.residents.fits(each, footprint)]
+        return WorkerSet(workers.workers, workers.workers.mask(fit))
 
-    def _footprint(self, call: Call) -> float:
-        return footprint(call, self._directory.profile(call.app))
+    def _footprint(self, call: Call) -> Footprint:
+        tokens = call.prompt_tokens + call.expected_output_tokens
+        keys = self._locality.keys(call.call_id)
+        return Footprint(
+            prefix_of(keys, self._locality.block_tokens, tokens), self._growth(call, tokens)
+        )
+
+    def _growth(self, call: Call, tokens: int) -> int:
+        last = call.stage + round(call.remaining_calls) - 1
+        expected = self._directory.profile(call.app).stage(last).total_tokens
+        return int(RESERVED_GROWTH * max(0.0, expected - tokens))
 
     # --- calls and runs ---------------------------------------------------------------------------
 
     def queue(self, call: Call, now_s: float) -> None:
-        """Note an admitted call."""
+        """Note an admitted call, before it enters the feeder: sets its class of size."""
+        tokens = call.prompt_tokens + call.expected_output_tokens
+        tokens += self._growth(call, tokens)
+        large = tokens > _SMALL * self.residents.largest_tokens
+        call.size = 1 + int(2 * math.log2(tokens)) if large else 0
         self.residents.queue(call, self._footprint(call), now_s)
+
+    def unqueue(self, call: Call) -> None:
+        """Note that a queued call ends without a worker."""
+        self.residents.unqueue(call)
+        self._no_longer_held(call)
 
     def dispatch(self, call: Call, worker_id: str) -> None:
         """Note a call's worker."""
         self.residents.dispatch(call, worker_id, self._footprint(call))
+        self._no_longer_held(call)
+
+    def _no_longer_held(self, call: Call) -> None:
+        if self._held is not None and self._held.call.interaction_id == call.interaction_id:
+            self._held = None
 
     # --- turns ------------------------------------------------------------------------------------
 
@@ -99,35 +154,38 @@ class RunGate:
 
         ``workers`` are all that take calls, ``excluded`` the restrictions that none of them can serve.
         """
-        call = self._feeder.peek(workers, excluded)
-        if call is None or self._feeder.has_begun(call.interaction_id):
-            self._held = None
-            return
-        if self._held is None or self._held.run_id != call.interaction_id:
-            self._held = _Held(call.interaction_id, now_s)
-        for run_id in self.residents.overdue(now_s):
-            if self._room(call, workers):
+        if self._held is None:
+            call = self._feeder.peek(workers, excluded)
+            if call is None or self._feeder.has_begun(call.interaction_id):
                 return
-            self._suspend(run_id)
-        if now_s - self._held.since_s >= self._hold_s:
-            self._replace(call, workers)
-
-    def _replace(self, call: Call, workers: WorkerSet) -> None:
-        """Begin a run in place of those of the clients that are farthest ahead of its client."""
-        counter = self._feeder.counter
-        own = counter(call.client)
-        ahead = sorted(
-            ((counter(each.client), run_id) for run_id, each in self.residents.all()), reverse=True
-        )
-        taken = False
-        for served, run_id in ahead:
-            if served <= own + _AHEAD or (taken and self._room(call, workers)):
+            self._held = _Held(call, now_s)
+        held = self._held
+        for run_id in self.residents.overdue(now_s):
+            if self._room(held.call, workers):
                 break
             self._suspend(run_id)
-            taken = True
-        if taken:
-            self._feeder.begin(call.interaction_id)
-            self._held = None
+        if now_s - held.since_s >= self._hold_s:
+            self._reserve(held, self._candidates(workers, held.call.restriction))
+
+    def _reserve(self, held: _Held, workers: WorkerSet) -> None:
+        """Reserve the worker with the most room for a run, and take places there for it."""
+        worker_id = held.worker_id
+        if worker_id not in workers:
+            worker_id = max(workers, key=self.residents.room_tokens, default=None)
+            self._held = held._replace(worker_id=worker_id)
+        if worker_id is None:
+            return
+        counter, footprint = self._feeder.counter, self._footprint(held.call)
+        own = counter(held.call.client) + _AHEAD
+        there = [
+            (counter(each.client), run_id)
+            for run_id, each in self.residents.all()
+            if each.worker_id == worker_id
+        ]
+        for served, run_id in sorted(there, reverse=True):
+            if served <= own or self.residents.fits(worker_id, footprint):
+                break
+            self._suspend(run_id)
 
     def _suspend(self, run_id: str) -> None:
         """Take a run's place; its next calls wait in the fair order."""
@@ -141,11 +199,15 @@ class RunGate:
         held = self._held
         return {
             "residents": self.residents.snapshot(now_s),
-            "held": None if held is None else [held.run_id, age_of(held.since_s, now_s)],
+            "held": None
+            if held is None
+            else [held.call.call_id, age_of(held.since_s, now_s), held.worker_id],
         }
 
-    def restore(self, state: dict[str, Any], now_s: float) -> None:
-        """Replace the state by an earlier snapshot."""
+    def restore(self, state: dict[str, Any], calls: Mapping[str, Call], now_s: float) -> None:
+        """Replace the state by an earlier snapshot; ``calls`` are the pool's, by id."""
         self.residents.restore(state["residents"], now_s)
-        held = state["held"]
-        self._held = None if held is None else _Held(held[0], time_of(held[1], now_s))
+        self._held = None
+        if state["held"] is not None:
+            call_id, age, worker_id = state["held"]
+            self._held = _Held(calls[call_id], time_of(age, now_s), worker_id)

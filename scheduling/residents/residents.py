@@ -3,41 +3,45 @@
 A run keeps its prefix in the KV cache of a worker between its calls. While the prefixes of all runs
 in progress do not fit into the caches, each call evicts the prefix of another run's next call, and
 every prompt is computed anew. So a run becomes a resident with its first call, and only where its
-footprint fits: the tokens of its last call and a part of its expected growth, since at any time
-residents are at different stages. The footprints at a worker stay below a share of its capacity; the
-rest is for the prefixes of runs that have ended, which a worker evicts in the order of their last use.
+footprint fits: the prompts of its calls in progress, or of its last call, with their expected outputs,
+and a part of its expected growth, since at any time residents are at different stages. What the
+prompts at a worker share counts once. The footprints at a worker stay below a share of its capacity;
+the rest is for the prefixes of runs that have ended, which a worker evicts in the order of their last
+use.
 
 A resident without a call keeps its place for the lease of its app: twice the longest recent pause
 between two calls of the app's runs, at most ``LONGEST_LEASE_S``. Leases end only where another run
 needs the room (:mod:`fairserve.scheduling.residents.gate`).
 
-Cost: O(1) for each method, except :meth:`Residents.overdue` and :meth:`Residents.lose`, O(residents).
+Cost: O(log tokens) for each method, except :meth:`Residents.overdue` and :meth:`Residents.lose`,
+O(residents).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call, ClientPath
-from fairserve.interactions.profiles.profile import AppProfile
+from fairserve.scheduling.residents.held_prefixes import HeldPrefixes, Prefix
 
-RESERVED_GROWTH = 0.5
-"""Part of a run's expected growth that is reserved from its beginning."""
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 60.0
 """Bounds of a lease; an app whose pauses are unknown has the longest."""
 _PAUSES_OF_LEASE = 2.0
-_PAUSE_DECAY = 0.95
+_UNKNOWN_PAUSE_S = LONGEST_LEASE_S / _PAUSES_OF_LEASE
+_PAUSE_DECAY = 0.98
 """Factor by which an app's longest pause decreases with each later pause."""
 
 
-def footprint(call: Call, profile: AppProfile) -> float:
-    """Return the tokens to reserve for the run of a call."""
-    now = call.prompt_tokens + call.expected_output_tokens
-    last = profile.stage(call.stage + round(call.remaining_calls) - 1).total_tokens
-    return now + RESERVED_GROWTH * max(0.0, last - now)
+class Footprint(NamedTuple):
+    """What a run will hold at a worker with a call."""
+
+    prefix: Prefix
+    """The call's prompt and its expected output."""
+    growth: int
+    """Tokens to reserve for later calls of the run."""
 
 
 @dataclass(slots=True)
@@ -47,26 +51,43 @@ class Resident:
     app: str
     client: ClientPath
     worker_id: str
-    tokens: float
-    """Footprint."""
-    queued: int = 0
-    """Queued calls of the run."""
-    running: int = 0
-    """Calls of the run that have a worker."""
+    growth: int
+    calls: dict[str, Prefix] = field(default_factory=dict)
+    """Prefixes of the calls in progress."""
+    last: Prefix | None = None
+    """Prefix of the last call, while none is in progress."""
     idle_since_s: float = 0.0
     """Time of the last end of a call."""
+
+    @property
+    def prefixes(self) -> list[Prefix]:
+        """Return what the run holds."""
+        return list(self.calls.values()) if self.last is None else [self.last]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Memory of one worker."""
+
+    capacity_tokens: int
+    prefixes: HeldPrefixes
+    growth: int = 0
+    """Sum over the residents."""
+    residents: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prefixes.tokens + self.growth
 
 
 class Residents:
     """Residents by run. ``share`` is the part of a worker's capacity for footprints."""
 
-    def __init__(self, share: float) -> None:
-        self._share = share
+    def __init__(self, share: float, block_tokens: int) -> None:
+        self._share, self._block_tokens = share, block_tokens
         self._runs: dict[str, Resident] = {}
-        self._held: dict[str, float] = {}
-        """Sum of the footprints at each worker."""
-        self._capacity: dict[str, int] = {}
-        """KV capacity of each worker, in tokens."""
+        self._memory: dict[str, _Memory] = {}
+        """Memory by worker."""
         self._pauses: dict[str, float] = {}
         """Longest recent pause of each app's runs, in seconds."""
 
@@ -81,74 +102,122 @@ class Residents:
         """Yield each resident with its run's id."""
         yield from self._runs.items()
 
-    def fits(self, worker_id: str, tokens: float) -> bool:
+    def held_tokens(self, worker_id: str) -> int:
+        """Return the tokens of all footprints at a worker."""
+        return self._memory[worker_id].tokens
+
+    def room_tokens(self, worker_id: str) -> float:
+        """Return the tokens that new footprints may hold at a worker."""
+        memory = self._memory[worker_id]
+        return self._share * memory.capacity_tokens - memory.tokens
+
+    def fits(self, worker_id: str, footprint: Footprint) -> bool:
         """Return whether a footprint fits a worker. One without residents takes any run."""
-        held = self._held[worker_id]
-        return not held or held + tokens <= self._share * self._capacity[worker_id]
+        memory = self._memory[worker_id]
+        if not memory.residents:
+            return True
+        added = memory.prefixes.would_add(footprint.prefix) + footprint.growth
+        return added <= self.room_tokens(worker_id)
+
+    @property
+    def largest_tokens(self) -> int:
+        """Return the capacity of the largest worker; 0 without workers."""
+        return max((each.capacity_tokens for each in self._memory.values()), default=0)
 
     def join(self, worker_id: str, capacity_tokens: int) -> None:
         """Add a worker without residents."""
-        self._held[worker_id], self._capacity[worker_id] = 0.0, capacity_tokens
+        self._memory[worker_id] = _Memory(capacity_tokens, HeldPrefixes(self._block_tokens))
 
     def lose(self, worker_id: str) -> None:
         """Remove a worker with its residents, whose runs continue elsewhere."""
-        del self._held[worker_id], self._capacity[worker_id]
+        del self._memory[worker_id]
         self._runs = {
             run_id: each for run_id, each in self._runs.items() if each.worker_id != worker_id
         }
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def queue(self, call: Call, tokens: float, now_s: float) -> None:
-        """Note a queued call; the footprint of its run is this from now on."""
+    def queue(self, call: Call, footprint: Footprint, now_s: float) -> None:
+        """Note a queued call."""
         found = self._runs.get(call.interaction_id)
         if found is None:
             return
-        if not found.queued and not found.running:
-            longest_s = _PAUSE_DECAY * self._pauses.get(call.app, 0.0)
+        if not found.calls:
+            longest_s = _PAUSE_DECAY * self._pauses.get(call.app, _UNKNOWN_PAUSE_S)
             self._pauses[call.app] = max(now_s - found.idle_since_s, longest_s)
-        found.queued += 1
-        self._held[found.worker_id] += tokens - found.tokens
-        found.tokens = tokens
+        self._hold(found, call, footprint)
 
-    def unqueue(self, call: Call) -> None:
-        """Note that a queued call ends without a worker."""
-        found = self._runs.get(call.interaction_id)
-        if found is not None and found.queued:
-            found.queued -= 1
+    def _hold(self, found: Resident, call: Call, footprint: Footprint) -> None:
+        """Count a call's prefix, and the growth from it on."""
+        memory = self._memory[found.worker_id]
+        memory.growth += footprint.growth - found.growth
+        found.growth = footprint.growth
+        if call.call_id not in found.calls:
+            found.calls[call.call_id] = footprint.prefix
+            memory.prefixes.add(footprint.prefix)
+        if found.last is not None:
+            memory.prefixes.remove(found.last)
+            found.last = None
 
-    def dispatch(self, call: Call, worker_id: str, tokens: float) -> None:
+    def dispatch(self, call: Call, worker_id: str, footprint: Footprint) -> None:
         """Note a call's worker. Its run becomes a resident there, or moves there."""
         found = self._runs.get(call.interaction_id)
         if found is None:
-            found = Resident(call.app, call.client, worker_id, tokens)
-            self._runs[call.interaction_id] = found
-            self._held[worker_id] += tokens
+            found = self._runs[call.interaction_id] = Resident(call.app, call.client, worker_id, 0)
+            self._memory[worker_id].residents += 1
         elif found.worker_id != worker_id:
-            self._held[found.worker_id] -= found.tokens
-            self._held[worker_id] += found.tokens
+            self._leave_worker(found)
             found.worker_id = worker_id
-        found.queued = max(0, found.queued - 1)
-        found.running += 1
+            self._enter_worker(found)
+        self._hold(found, call, footprint)
+
+    def unqueue(self, call: Call) -> None:
+        """Note that a queued call ends without a worker."""
+        self._drop(call)
 
     def leave(self, call: Call, now_s: float) -> None:
         """Note that a call has left its worker."""
-        found = self._runs.get(call.interaction_id)
-        if found is not None and found.running:
-            found.running -= 1
+        found = self._drop(call)
+        if found is not None:
             found.idle_since_s = now_s
+
+    def _drop(self, call: Call) -> Resident | None:
+        """Remove a call from its run's; return the run if it is a resident with this call."""
+        found = self._runs.get(call.interaction_id)
+        prefix = None if found is None else found.calls.pop(call.call_id, None)
+        if found is None or prefix is None:
+            return None
+        if found.calls:
+            self._memory[found.worker_id].prefixes.remove(prefix)
+        else:
+            found.last = prefix
+        return found
 
     def end(self, run_id: str) -> None:
         """Remove a run, if it is a resident."""
         found = self._runs.pop(run_id, None)
         if found is not None:
-            self._held[found.worker_id] -= found.tokens
+            self._leave_worker(found)
+
+    def _enter_worker(self, found: Resident) -> None:
+        memory = self._memory[found.worker_id]
+        memory.residents += 1
+        memory.growth += found.growth
+        for prefix in found.prefixes:
+            memory.prefixes.add(prefix)
+
+    def _leave_worker(self, found: Resident) -> None:
+        memory = self._memory[found.worker_id]
+        memory.residents -= 1
+        memory.growth -= found.growth
+        for prefix in found.prefixes:
+            memory.prefixes.remove(prefix)
 
     # --- leases -----------------------------------------------------------------------------------
 
     def lease_s(self, app: str) -> float:
         """Return how long a resident of an app keeps its place without a call."""
-        longest_s = self._pauses.get(app, LONGEST_LEASE_S)
+        longest_s = self._pauses.get(app, _UNKNOWN_PAUSE_S)
         return min(max(_PAUSES_OF_LEASE * longest_s, SHORTEST_LEASE_S), LONGEST_LEASE_S)
 
     def overdue(self, now_s: float) -> list[str]:
@@ -156,9 +225,7 @@ class Residents:
         found = [
             (each.idle_since_s, run_id)
             for run_id, each in self._runs.items()
-            if not each.queued
-            and not each.running
-            and now_s - each.idle_since_s > self.lease_s(each.app)
+            if not each.calls and now_s - each.idle_since_s > self.lease_s(each.app)
         ]
         return [run_id for _, run_id in sorted(found)]
 
@@ -168,24 +235,43 @@ class Residents:
         """Return the state as plain JSON values; ages, not times."""
         return {
             "runs": [
-                [
-                    *(run_id, each.app, list(each.client), each.worker_id, each.tokens),
-                    *(each.queued, each.running, age_of(each.idle_since_s, now_s)),
-                ]
+                {
+                    "run": run_id,
+                    "app": each.app,
+                    "client": list(each.client),
+                    "worker": each.worker_id,
+                    "growth": each.growth,
+                    "calls": [[call_id, *_plain(prefix)] for call_id, prefix in each.calls.items()],
+                    "last": None if each.last is None else _plain(each.last),
+                    "idle": age_of(each.idle_since_s, now_s),
+                }
                 for run_id, each in self._runs.items()
             ],
-            "held": dict(self._held),
-            "capacity": dict(self._capacity),
+            "capacity": {name: each.capacity_tokens for name, each in self._memory.items()},
             "pauses": dict(self._pauses),
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
-        self._held, self._capacity = dict(state["held"]), dict(state["capacity"])
-        self._pauses = dict(state["pauses"])
-        self._runs = {
-            run_id: Resident(
-                *(app, tuple(client), worker_id, tokens, queued, running, time_of(age, now_s))
+        self._pauses, self._memory, self._runs = dict(state["pauses"]), {}, {}
+        for worker_id, tokens in state["capacity"].items():
+            self.join(worker_id, tokens)
+        for each in state["runs"]:
+            found = self._runs[each["run"]] = Resident(
+                each["app"],
+                tuple(each["client"]),
+                each["worker"],
+                each["growth"],
+                {call_id: _prefix(*prefix) for call_id, *prefix in each["calls"]},
+                None if each["last"] is None else _prefix(*each["last"]),
+                time_of(each["idle"], now_s),
             )
-            for run_id, app, client, worker_id, tokens, queued, running, age in state["runs"]
-        }
+            self._enter_worker(found)
+
+
+def _plain(prefix: Prefix) -> tuple[list[int], int]:
+    return list(prefix.keys), prefix.rest
+
+
+def _prefix(keys: list[int], rest: int) -> Prefix:
+    return Prefix(tuple(keys), rest)

@@ -10,7 +10,15 @@ from random_events import RandomEvents, outcome
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.residents import held_prefixes
+from fairserve.scheduling.residents.held_prefixes import HeldPrefixes, prefix_of
 
+BLOCK = 16
+PARTS = [
+    (depth - before) * BLOCK
+    for before, depth in zip((0, *held_prefixes._CUTS), held_prefixes._CUTS, strict=False)
+]
+"""Tokens up to each cut of a prompt."""
 GATED = SYSTEMS["fairserve"].with_options({"resident_share": 0.3, "hold_s": 25.0})
 
 
@@ -24,30 +32,27 @@ def started(seed):
 
 
 def held_at(pool):
-    sums = {}
+    """Return the union of the residents' prefixes, with their growth, by worker."""
+    keys, tokens = {}, dict.fromkeys(pool.worker_table.workers, 0)
     for _, each in pool.gate.residents.all():
-        sums[each.worker_id] = sums.get(each.worker_id, 0.0) + each.tokens
-    return sums
+        tokens[each.worker_id] += each.growth
+        for prefix in each.prefixes:
+            tokens[each.worker_id] += prefix.rest
+            keys.setdefault(each.worker_id, {}).update(zip(prefix.keys, PARTS, strict=False))
+    return {worker: sum(keys.get(worker, {}).values()) + held for worker, held in tokens.items()}
 
 
 def check_counts(dispatcher):
     """Compare what the residents believe with the calls in progress."""
-    live = list(dispatcher._live.values())
+    live = dispatcher._live
     for model, pool in dispatcher.pools.items():
-        residents, sums = pool.gate.residents, held_at(pool)
-        for worker_id in pool.worker_table.workers:
-            assert residents._held[worker_id] == pytest.approx(sums.pop(worker_id, 0.0), abs=1e-6)
-        assert not sums, "a resident without a worker"
-        for run_id, each in residents.all():
-            own = [
-                one
-                for one in live
-                if one.call.interaction_id == run_id
-                and one.call.pool == model
-                and not one.call.background
-            ]
-            assert each.running <= sum(one.worker_id is not None for one in own)
-            assert each.queued <= sum(one.worker_id is None for one in own)
+        for worker_id, tokens in held_at(pool).items():
+            assert pool.gate.residents.held_tokens(worker_id) == tokens
+        for run_id, each in pool.gate.residents.all():
+            assert (each.last is None) == bool(each.calls)
+            for call_id in each.calls:
+                call = live[call_id].call
+                assert (call.interaction_id, call.pool, call.background) == (run_id, model, False)
 
 
 @given(st.integers(0, 2**32))
@@ -89,3 +94,34 @@ def test_a_run_begins_only_where_it_fits(seed):
                 capacity = pool.worker_table.workers[each.worker_id].kv_capacity_tokens
                 if others and len(new) == 1:
                     assert held_at(pool)[each.worker_id] <= 0.3 * capacity + 1e-6
+
+
+@given(st.lists(st.tuples(st.text("ab", max_size=30), st.integers(0, 15)), max_size=12), st.data())
+def test_shared_prefixes_count_once(prompts, data):
+    """Never less than all different blocks, never more than the prompts without sharing."""
+    held, present = HeldPrefixes(BLOCK), []
+
+    def check():
+        blocks = {text[:depth] for text, _ in present for depth in range(1, len(text) + 1)}
+        tails = sum(tail for _, tail in present)
+        assert held.tokens >= len(blocks) * BLOCK + tails
+        assert held.tokens <= sum(len(text) * BLOCK + tail for text, tail in present)
+
+    def prefix(text, tail):
+        keys = [hash(text[:depth]) for depth in range(1, len(text) + 1)]
+        return prefix_of(keys, BLOCK, len(text) * BLOCK + tail)
+
+    for prompt in prompts:
+        before, added = held.tokens, held.would_add(prefix(*prompt))
+        held.add(prefix(*prompt))
+        present.append(prompt)
+        assert held.tokens == before + added
+        if prompts.count(prompt) > 1 and present.count(prompt) > 1:
+            assert added <= BLOCK * len(prompt[0]) / 5 + BLOCK + prompt[1]
+        check()
+    for prompt in data.draw(st.permutations(present)):
+        held.remove(prefix(*prompt))
+        present.remove(prompt)
+        check()
+    assert held.tokens == 0
+    assert not held._holders

@@ -17,6 +17,8 @@ GATED = SYSTEMS["fairserve"].with_options(
 )
 CALL = AppProfile((StageProfile(2000.0, 0.0, 100.0),), calls_per_interaction=3)
 """Two of its runs fit into half of a worker, a third does not."""
+SMALL = AppProfile((StageProfile(300.0, 0.0, 100.0),), calls_per_interaction=1)
+"""One of its runs fits beside those two."""
 
 
 class World:
@@ -26,6 +28,7 @@ class World:
         self.dispatcher, self.now_s = Dispatcher(system), 0.0
         self.sent, self._number = {}, 0
         self.take(ev.AppChanged("app", CALL, Limits()))
+        self.take(ev.AppChanged("small", SMALL, Limits()))
         for number in range(workers):
             self.take(ev.WorkerJoined(f"w{number}", CAPACITY))
 
@@ -34,17 +37,21 @@ class World:
             if isinstance(command, ev.Admit):
                 self.sent[command.call_id] = command.worker_id
 
-    def call(self, run, tenant="t", prompt=2000):
-        """Make a call of a run; return its id."""
+    def call(self, run, tenant="t", prompt=2000, app="app", text=None, shared=0, **more):
+        """Make a call of a run; return its id. Equal texts share a prompt, all their first tokens."""
         self._number += 1
         call_id = f"{run}-{self._number}"
-        keys = [hash((run, block)) & (1 << 60) - 1 for block in range(prompt // 16)]
-        self.take(
-            ev.CallArrived(
-                Call(call_id, tenant, "app", "u", run, "m", prompt, 0, 100, block_keys=keys)
-            )
-        )
+        depths = [
+            ("" if 16 * block < shared else text or run, block) for block in range(prompt // 16)
+        ]
+        keys = [hash(depth) & (1 << 60) - 1 for depth in depths]
+        call = Call(call_id, tenant, app, "u", run, "m", prompt, 0, 100, block_keys=keys, **more)
+        self.take(ev.CallArrived(call))
         return call_id
+
+    def small(self, run):
+        """Make a call of a small run of another tenant; return its id."""
+        return self.call(run, "small", 300, "small")
 
     def end(self, call_id, prompt=2000):
         self.take(ev.CallStarted(call_id))
@@ -104,6 +111,89 @@ def test_a_run_begins_at_the_worker_with_room():
     assert world.call("E") not in world.sent
 
 
+def test_a_prefix_that_runs_share_counts_once():
+    world = World()
+    for run in "ABCD":
+        world.serve(run, prompt=3500, shared=3440)
+    assert world.call("E", prompt=3500) not in world.sent
+
+
+def test_a_run_with_several_calls_holds_all_their_prompts():
+    world = World()
+    calls = [world.call("A", text=text) for text in ("plan", "code")]
+    assert world.sent.keys() == set(calls)
+    held = world.call("B")
+    assert held not in world.sent
+    world.end(calls[0])
+    assert held in world.sent
+
+
+def test_smaller_runs_pass_one_that_is_held():
+    """Also those of the same client; it begins once it fits."""
+    world = World()
+    world.serve("A")
+    large = world.call("L", prompt=4000)
+    assert large not in world.sent
+    for run in "BC":
+        world.serve(run, prompt=1000, tenant="t" if run == "B" else "other")
+        world.close(run)
+    world.close("A")
+    assert large in world.sent
+
+
+def test_a_held_run_is_not_passed_for_longer_than_the_limit():
+    """Then a worker is reserved for it, and the runs of who is ahead lose their places there."""
+    world = World()
+    for run in "AB":
+        world.serve(run, tenant="ahead")
+    large = world.call("L", tenant="behind", prompt=4500)
+    world.tick(1.0)
+    assert world.small("S") in world.sent
+    world.close("S")
+    for run in "AB":
+        world.call(run, tenant="ahead")
+    world.tick(HOLD_S - 1.0)
+    assert large not in world.sent
+    world.tick(1.0)
+    assert large in world.sent
+    assert world.small("T") not in world.sent
+
+
+def test_nobody_begins_at_a_worker_that_is_reserved():
+    """They could begin there before the held run, as those in progress are not ahead of it."""
+    world = World()
+    for run in "CDEF":
+        world.serve(run, tenant="ahead")
+        world.close(run)
+    for run in "AB":
+        world.serve(run, tenant="behind")
+    running = [world.call(run, tenant="behind") for run in "AB"]
+    large = world.call("L", tenant="ahead", prompt=4500)
+    world.tick(1.0)
+    world.tick(HOLD_S - 1.0)
+    assert world.small("S") in world.sent
+    world.tick(1.0)
+    assert world.small("T") not in world.sent
+    assert large not in world.sent
+    for call_id, run in zip(running, "AB", strict=True):
+        world.end(call_id)
+        world.close(run)
+    assert large in world.sent
+
+
+def test_a_run_that_only_a_full_kind_of_worker_can_serve_holds_up_no_other():
+    world = World(workers=0)
+    for name in ("plain", "special"):
+        world.take(ev.WorkerJoined(name, CAPACITY, kind=name))
+    for run in "AB":
+        world.serve(run, kinds=frozenset({"special"}))
+    held = world.call("C", kinds=frozenset({"special"}))
+    assert held not in world.sent
+    assert world.sent[world.call("D")] == "plain"
+    world.close("A")
+    assert world.sent[held] == "special"
+
+
 def test_a_run_larger_than_the_share_begins_at_a_worker_without_others():
     world = World()
     world.serve("A")
@@ -128,14 +218,25 @@ def test_leases_follow_the_pauses_of_the_app():
     world = World()
     for run in "AB":
         world.serve(run)
-    world.now_s = 2.0
-    world.serve("A")
-    world.serve("B")
+    for _ in range(200):
+        world.now_s += 2.0
+        world.serve("A")
+        world.serve("B")
     held = world.call("C")
     world.tick(3.9)
     assert held not in world.sent
     world.tick(0.2)
     assert held in world.sent, "twice the pause of two seconds"
+
+
+def test_a_few_short_pauses_are_no_evidence():
+    world = World()
+    for run in "AB":
+        world.serve(run)
+    world.serve("A")
+    held = world.call("C")
+    world.tick(0.9 * LONGEST_LEASE_S)
+    assert held not in world.sent
 
 
 def test_leases_are_kept_while_nobody_is_held():

@@ -1,0 +1,72 @@
+"""Tokens that several prompts hold together: what they share counts once.
+
+A prompt is cut at some depths, four for each doubling. The key of a block identifies the whole prompt
+up to there (:mod:`fairserve.scheduling.locality.block_keys`), so two prompts are equal up to the last
+cut at which their keys are. They may share more, up to a fifth of the prompt: too much is counted,
+never too little.
+
+Cost: O(log tokens) for each method.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from typing import NamedTuple
+
+from fairserve.scheduling.locality.block_keys import BlockKeys
+
+_MOST_BLOCKS = 1 << 24
+_CUTS = tuple(
+    sorted({math.floor(2 ** (step / 4)) for step in range(4 * _MOST_BLOCKS.bit_length() - 3)})
+)
+"""Depths at which prompts are cut, in blocks."""
+
+
+class Prefix(NamedTuple):
+    """A prompt, with its expected output."""
+
+    keys: tuple[int, ...]
+    """Key at each cut."""
+    rest: int
+    """Tokens behind the last cut, which no other prompt holds."""
+
+
+def prefix_of(keys: BlockKeys, block_tokens: int, tokens: int) -> Prefix:
+    """Return a prefix of this many tokens, the first of which are the blocks with these keys."""
+    cuts = bisect_right(_CUTS, len(keys))
+    before = _CUTS[cuts - 1] * block_tokens if cuts else 0
+    return Prefix(tuple(keys[depth - 1] for depth in _CUTS[:cuts]), max(0, tokens - before))
+
+
+class HeldPrefixes:
+    """A multiset of prefixes, and the tokens of their union."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self.tokens = 0
+        self._block_tokens = block_tokens
+        self._holders: dict[int, int] = {}
+        """Number of prefixes with each key."""
+
+    def would_add(self, prefix: Prefix) -> int:
+        """Return the tokens of a prefix that none here holds."""
+        known = len(prefix.keys)
+        while known and prefix.keys[known - 1] not in self._holders:
+            known -= 1
+        shared = _CUTS[known - 1] if known else 0
+        all_blocks = _CUTS[len(prefix.keys) - 1] if prefix.keys else 0
+        return (all_blocks - shared) * self._block_tokens + prefix.rest
+
+    def add(self, prefix: Prefix) -> None:
+        """Add a prefix."""
+        self.tokens += self.would_add(prefix)
+        for key in prefix.keys:
+            self._holders[key] = self._holders.get(key, 0) + 1
+
+    def remove(self, prefix: Prefix) -> None:
+        """Remove a prefix that was added."""
+        for key in prefix.keys:
+            self._holders[key] -= 1
+            if not self._holders[key]:
+                del self._holders[key]
+        self.tokens -= self.would_add(prefix)
