@@ -194,6 +194,13 @@ def _run(event: EventOut, reason: Reason) -> str:
         return f"Its run was in progress with {so_far}, which does not matter for this limit."
     if event.expected_calls is None or event.expected_tokens is None or not event.immunity_factor:
         return f"Its run was in progress with {so_far} and was no longer immune."
+    factor = event.immunity_factor
+    most = factor * event.expected_calls, factor * event.expected_tokens
+    if event.run_calls < most[0] and event.run_tokens <= most[1]:
+        return (
+            f"Its run was in progress with {so_far} and was no longer immune: it had been idle for longer"
+            " than the runs of its app usually are, and had lost its place."
+        )
     return (
         f"Its run was in progress with {so_far} and was no longer immune: immunity ends at"
         f" {event.immunity_factor:g} times the app's longest usual run, which is"

@@ -66,9 +66,19 @@ class Admission:
     # --- a call -----------------------------------------------------------------------------------
 
     def decide(
-        self, event: ev.CallArrived, *, overloaded: bool, under_way: bool, now_s: float
+        self,
+        event: ev.CallArrived,
+        *,
+        overloaded: bool,
+        under_way: bool,
+        immune: bool,
+        now_s: float,
     ) -> Decision:
-        """Return the decision about a call; an admitted call reserves its contract amounts."""
+        """Return the decision about a call; an admitted call reserves its contract amounts.
+
+        Contract rates do not apply to the calls of a run ``under_way``, nor does the throttle to those
+        of an ``immune`` one.
+        """
         call, directory = event.call, self._directory
         owner = (call.tenant, call.app, call.user)
         if directory.blocked(call.tenant, call.user):
@@ -87,7 +97,7 @@ class Admission:
         if quotas and self._options.contracts:
             decision = self._contracts.check(quotas, claim, now_s)
         if decision.admitted and not call.background:
-            arrival = directory.arrival(owner, overloaded=overloaded, under_way=under_way)
+            arrival = directory.arrival(owner, overloaded=overloaded, under_way=immune)
             decision = self.throttle.check(arrival, now_s)
             self.throttle.commit(arrival, decision, now_s)
         if decision.admitted:

@@ -234,11 +234,17 @@ class Dispatcher:
             self.tracker.reject(call, now_s)
             state = pool.rejection_context(call, self.system, profile, attachment, asked=False)
             return [ev.Refuse(call.call_id, full.decision, under_way, state)]
+        immune = attachment.immune and self._has_place(call, now_s)
         decision = self.admission.decide(
-            event, overloaded=pool.update_overload(), under_way=attachment.immune, now_s=now_s
+            event,
+            overloaded=pool.update_overload(),
+            under_way=attachment.immune,
+            immune=immune,
+            now_s=now_s,
         )
         if not decision.admitted:
             mid_run = self.tracker.reject(call, now_s)
+            attachment = attachment._replace(immune=immune)
             state = pool.rejection_context(call, self.system, profile, attachment)
             return [ev.Refuse(call.call_id, decision, mid_run, state)]
 
@@ -254,6 +260,10 @@ class Dispatcher:
         call.parents = self.tracker.parent_ids(call, attachment)
         live = self._live[call.call_id] = QueuedCall(call, under_way=under_way)
         return pool.queue(live, now_s) + made_room
+
+    def _has_place(self, call: Call, now_s: float) -> bool:
+        """Return whether the run of a call may hold memory for any model."""
+        return any(each.has_place(call.interaction_id, now_s) for each in self.pools.values())
 
     def _displace(self, live: QueuedCall, decision: Decision, now_s: float) -> list[ev.Command]:
         """Reject a queued call whose place goes to an arrival; its id may be used again."""

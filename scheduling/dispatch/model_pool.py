@@ -81,6 +81,10 @@ class ModelPool:
         candidates = self.feed.candidates
         return RunGate(feeder, self._directory, self.locality, candidates, share, hold_s)
 
+    def has_place(self, run_id: str, now_s: float) -> bool:
+        """Return whether a run may hold memory here, so that it is in progress."""
+        return self.gate is None or self.gate.residents.has_place(run_id, now_s)
+
     @property
     def feeders(self) -> tuple[Feeder, Feeder]:
         """Return the feeders of ordinary and of background calls."""

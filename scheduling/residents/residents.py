@@ -220,12 +220,20 @@ class Residents:
         longest_s = self._pauses.get(app, _UNKNOWN_PAUSE_S)
         return min(max(_PAUSES_OF_LEASE * longest_s, SHORTEST_LEASE_S), LONGEST_LEASE_S)
 
+    def has_place(self, run_id: str, now_s: float) -> bool:
+        """Return whether a run is a resident within its lease."""
+        found = self._runs.get(run_id)
+        return found is not None and not self._is_overdue(found, now_s)
+
+    def _is_overdue(self, found: Resident, now_s: float) -> bool:
+        return not found.calls and now_s - found.idle_since_s > self.lease_s(found.app)
+
     def overdue(self, now_s: float) -> list[str]:
         """Return the runs that have overrun their lease, the one idle longest first."""
         found = [
             (each.idle_since_s, run_id)
             for run_id, each in self._runs.items()
-            if not each.calls and now_s - each.idle_since_s > self.lease_s(each.app)
+            if self._is_overdue(each, now_s)
         ]
         return [run_id for _, run_id in sorted(found)]
 

@@ -304,6 +304,16 @@ def test_explanation_states_when_immunity_ended(reason):
     ) in explain(event(reason, LOAD, LATE, CASES[reason][0]))
 
 
+def test_explanation_of_a_run_that_lost_its_place():
+    """It was far from the end of its immunity."""
+    state = LATE | {"run_calls": 3, "run_tokens": 100}
+    found = explain(event("overloaded_user_limit", LOAD, state, USER))
+    assert (
+        "Its run was in progress with 3 calls and 100 tokens and was no longer immune: it had been idle for"
+        " longer than the runs of its app usually are, and had lost its place."
+    ) in found
+
+
 @pytest.mark.parametrize(
     "reason", ["rpm_user_limit", "contract_parallel", "draining", "contract_rpm"]
 )

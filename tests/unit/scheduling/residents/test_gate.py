@@ -17,7 +17,7 @@ GATED = SYSTEMS["fairserve"].with_options(
 )
 CALL = AppProfile((StageProfile(2000.0, 0.0, 100.0),), calls_per_interaction=3)
 """Two of its runs fit into half of a worker, a third does not."""
-SMALL = AppProfile((StageProfile(300.0, 0.0, 100.0),), calls_per_interaction=1)
+SMALL = AppProfile((StageProfile(300.0, 0.0, 100.0),), calls_per_interaction=5)
 """One of its runs fits beside those two."""
 
 
@@ -26,7 +26,7 @@ class World:
 
     def __init__(self, workers=1, system=GATED):
         self.dispatcher, self.now_s = Dispatcher(system), 0.0
-        self.sent, self._number = {}, 0
+        self.sent, self.rejected, self._number = {}, {}, 0
         self.take(ev.AppChanged("app", CALL, Limits()))
         self.take(ev.AppChanged("small", SMALL, Limits()))
         for number in range(workers):
@@ -36,6 +36,8 @@ class World:
         for command in self.dispatcher.handle(event, self.now_s):
             if isinstance(command, ev.Admit):
                 self.sent[command.call_id] = command.worker_id
+            elif isinstance(command, ev.Refuse):
+                self.rejected[command.call_id] = command.context.immune
 
     def call(self, run, tenant="t", prompt=2000, app="app", text=None, shared=0, **more):
         """Make a call of a run; return its id. Equal texts share a prompt, all their first tokens."""
@@ -302,6 +304,24 @@ def test_a_cancelled_call_holds_no_place():
     world.take(ev.CancelRequested(held))
     world.close("A")
     assert world.call("D") in world.sent
+
+
+def test_immunity_cannot_be_stored():
+    """Runs that began while nothing was limited do not pass the limit of an overload later."""
+    world = World()
+    world.take(ev.AppChanged("small", SMALL, Limits(user_rpm=1)))
+    runs = [f"S{number}" for number in range(4)]
+    for run in runs:
+        world.serve(run, app="small", prompt=300)
+    world.tick(LONGEST_LEASE_S + 1)
+    world.call("S0", app="small", prompt=300)
+    for number in range(12):
+        world.call(f"load {number}", tenant="other", prompt=3000)
+    assert world.dispatcher.overloaded
+    kept, *rejected = (world.call(run, app="small", prompt=300) for run in runs)
+    assert kept not in world.rejected, "in progress"
+    assert world.rejected.keys() == set(rejected)
+    assert not any(world.rejected.values())
 
 
 @pytest.mark.parametrize(
