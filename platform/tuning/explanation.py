@@ -198,8 +198,8 @@ def _run(event: EventOut, reason: Reason) -> str:
     most = factor * event.expected_calls, factor * event.expected_tokens
     if event.run_calls < most[0] and event.run_tokens <= most[1]:
         return (
-            f"Its run was in progress with {so_far} and was no longer immune: it had been idle for longer"
-            " than the runs of its app usually are, and had lost its place."
+            f"Its run was in progress with {so_far} and was no longer immune: it had been idle for"
+            " longer than the runs of its app usually are, and had lost its place."
         )
     return (
         f"Its run was in progress with {so_far} and was no longer immune: immunity ends at"

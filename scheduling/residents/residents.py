@@ -36,7 +36,7 @@ _PAUSE_DECAY = 0.98
 
 
 class Footprint(NamedTuple):
-    """What a run will hold at a worker with a call."""
+    """Memory that a run needs at the worker of one of its calls."""
 
     prefix: Prefix
     """The call's prompt and its expected output."""

@@ -67,8 +67,8 @@ _SCHEDULING = (
         "runs-begin-without-room",
         "scheduling",
         "scheduling/residents/gate.py",
-        "return (call, room) if room else (None, None)",
-        "return call, open_workers",
+        "            if room:\n                return call, room\n",
+        "            if room or call:\n                return call, open_workers\n",
         ("tests/unit/scheduling/residents",),
     ),
     Mutation(

@@ -309,8 +309,8 @@ def test_explanation_of_a_run_that_lost_its_place():
     state = LATE | {"run_calls": 3, "run_tokens": 100}
     found = explain(event("overloaded_user_limit", LOAD, state, USER))
     assert (
-        "Its run was in progress with 3 calls and 100 tokens and was no longer immune: it had been idle for"
-        " longer than the runs of its app usually are, and had lost its place."
+        "Its run was in progress with 3 calls and 100 tokens and was no longer immune: it had been idle"
+        " for longer than the runs of its app usually are, and had lost its place."
     ) in found
 
 
