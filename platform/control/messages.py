@@ -382,6 +382,8 @@ class WorkerView:
     model: str = ""
     foreign_tokens: int = 0
     """Tokens of calls from other servers at this worker, as it reported."""
+    resident_tokens: int = 0
+    """Memory of the runs that have a place there; 0 if the system has no residents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +400,10 @@ class ModelView:
     low_watermark: float = 0.0
     background_queued_calls: int = 0
     background_running_calls: int = 0
+    held_calls: int = 0
+    """Queued calls of runs that wait for memory; 0 if the system has no residents."""
+    resident_runs: int = 0
+    """Runs that may hold memory."""
 
 
 @dataclass(frozen=True, slots=True)

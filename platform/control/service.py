@@ -372,6 +372,7 @@ class ControlService:
                     worker.calls,
                     model,
                     worker.foreign_tokens,
+                    0 if each.gate is None else each.gate.residents.held_tokens(worker.worker_id),
                 )
                 for model, each in dispatcher.pools.items()
                 for worker in each.worker_table.workers.values()
@@ -386,6 +387,8 @@ class ControlService:
                     each.overload.watermarks.low,
                     len(each.background_feed),
                     sum(one.background.calls for one in each.worker_table.workers.values()),
+                    0 if each.gate is None else each.gate.held_calls,
+                    0 if each.gate is None else len(each.gate.residents),
                 )
                 for model, each in dispatcher.pools.items()
             ),

@@ -35,6 +35,10 @@ class ActiveRuns:
         self._places: dict[str, tuple[float, Restriction, Node, int]] = {}
         """Place and arrival number of each queued call."""
 
+    def __len__(self) -> int:
+        """Return the number of queued calls."""
+        return len(self._places)
+
     def __contains__(self, interaction_id: object) -> bool:
         return interaction_id in self._interactions
 

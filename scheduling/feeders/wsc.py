@@ -188,6 +188,11 @@ class WscFeeder:
         """Return whether a run is active."""
         return interaction_id in self._active_runs
 
+    @property
+    def not_begun(self) -> int:
+        """Return the number of queued calls whose runs are not active."""
+        return len(self._queued) - len(self._active_runs)
+
     def _open_lanes(self, excluded: Collection[Restriction]) -> OpenLanes | None:
         """Return the lanes without the excluded ones; None if nothing is excluded."""
         if not excluded:

@@ -76,6 +76,8 @@ class RunGate:
         self.residents = Residents(share, locality.block_tokens)
         self._held: _Held | None = None
         """The run that was next in the fair order when it was first held."""
+        self._full = False
+        """Whether no worker had room for it at the last tick."""
 
     def next(
         self, open_workers: WorkerSet, excluded: Collection[Restriction]
@@ -147,6 +149,11 @@ class RunGate:
         if self._held is not None and self._held.call.interaction_id == call.interaction_id:
             self._held = None
 
+    @property
+    def held_calls(self) -> int:
+        """Return the number of queued calls that wait for memory."""
+        return self._feeder.not_begun if self._full else 0
+
     # --- turns ------------------------------------------------------------------------------------
 
     def tick(self, workers: WorkerSet, excluded: Collection[Restriction], now_s: float) -> None:
@@ -154,6 +161,7 @@ class RunGate:
 
         ``workers`` are all that take calls, ``excluded`` the restrictions that none of them can serve.
         """
+        self._full = False
         if self._held is None:
             call = self._feeder.peek(workers, excluded)
             if call is None or self._feeder.has_begun(call.interaction_id):
@@ -164,6 +172,7 @@ class RunGate:
             if self._room(held.call, workers):
                 break
             self._suspend(run_id)
+        self._full = not self._room(held.call, workers)
         if now_s - held.since_s >= self._hold_s:
             self._reserve(held, self._candidates(workers, held.call.restriction))
 

@@ -16,6 +16,7 @@ UNITS = ("_total", "_seconds", "_tokens", "_bytes", "_ratio", "_info")
 COUNTS = {
     "fairserve_ledger_rejected_rows",
     *("fairserve_calls_queued", "fairserve_calls_running", "fairserve_interactions_active"),
+    *("fairserve_calls_held", "fairserve_runs_resident", "fairserve_worker_resident_tokens"),
     *("fairserve_background_calls_queued", "fairserve_background_calls_running"),
     *("fairserve_clients_active", "fairserve_worker_calls"),
     *("fairserve_draining", "fairserve_overloaded", "fairserve_worker_state"),

@@ -57,6 +57,12 @@ def cluster(view: ClusterView) -> Iterator[Metric]:
     for name, text, values in (
         ("calls_queued", "Calls that wait for a worker.", [m.queued_calls for m in models]),
         (
+            "calls_held",
+            "Queued calls of runs that wait for memory.",
+            [m.held_calls for m in models],
+        ),
+        ("runs_resident", "Runs that may hold memory.", [m.resident_runs for m in models]),
+        (
             "background_calls_queued",
             "Calls of batches that wait for a worker.",
             [m.background_queued_calls for m in models],
@@ -138,6 +144,11 @@ def workers(members: Sequence[Member], view: ClusterView) -> Iterator[Metric]:
             "worker_kv_capacity_tokens",
             "Tokens that the KV cache of the worker holds.",
             [w.kv_capacity_tokens for w in known],
+        ),
+        (
+            "worker_resident_tokens",
+            "Memory of the runs that have a place at the worker.",
+            [w.resident_tokens for w in known],
         ),
     ):
         rows: list[Row] = [((w.worker_id,), v) for w, v in zip(known, values, strict=True)]

@@ -83,6 +83,24 @@ def test_a_run_is_held_until_another_ends():
     assert held in world.sent
 
 
+def test_held_calls_are_counted():
+    world = World()
+    gate = world.dispatcher.first.gate
+    running = [world.call(run) for run in "AB"]
+    for run in "CDE":
+        world.call(run)
+    world.tick(0.5)
+    assert gate.held_calls == 3
+    for call_id in running:
+        world.end(call_id)
+    world.close("A")
+    world.tick(0.5)
+    assert gate.held_calls == 2
+    world.close("B")
+    world.tick(0.5)
+    assert gate.held_calls == 1
+
+
 def test_a_run_in_progress_goes_on_while_others_are_held():
     """Also the run of a client that is farther ahead than those who are held."""
     world = World()
