@@ -254,7 +254,7 @@ class Dispatcher:
         reopened, ended = self.tracker.accept(call, attachment, now_s)
         if ended is not None:
             made_room.append(self._ended(ended))
-        if reopened:
+        if reopened and pool.gate is None:  # else it needs a place again
             for feeder in self._feeders():
                 feeder.begun_elsewhere(call.interaction_id)
         call.parents = self.tracker.parent_ids(call, attachment)

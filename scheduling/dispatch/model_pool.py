@@ -247,7 +247,7 @@ class ModelPool:
         self.start(live, now_s)
         self.whole_calls.remove(live.call.call_id)
         if self.gate is not None and not live.call.background:
-            self.gate.residents.leave(live.call, now_s)
+            self.gate.leave(live.call, now_s)
         worker = self.worker_of(live)
         if worker is not None:
             self.locality.left(live.call, worker.worker_id, now_s)

@@ -69,6 +69,7 @@ from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
+from fairserve.scheduling.fairness.level_weights import weights_by_level
 from fairserve.scheduling.fairness.lanes import Lanes, OpenLanes
 from fairserve.scheduling.fairness.ranking import Ranked, Ranking, Within
 from fairserve.scheduling.fairness.weight_cap import WeightCap
@@ -192,6 +193,14 @@ class WscFeeder:
     def not_begun(self) -> int:
         """Return the number of queued calls whose runs are not active."""
         return len(self._queued) - len(self._active_runs)
+
+    def charge_idle(self, owner: Owner, client: ClientPath, stage: int, tokens: float) -> None:
+        """Charge a client for memory that it holds, as for a prompt of as many tokens."""
+        tenant, app, user = owner
+        typical = self._charges.typical_of(self._directory.profile(app), stage)
+        weights = weights_by_level(self._directory.weights(tenant, app, user), len(client))
+        cost = self._weights.alpha * tokens / typical
+        self._counters.charge_elsewhere(client, cost, factors=tuple(1.0 / each for each in weights))
 
     def _open_lanes(self, excluded: Collection[Restriction]) -> OpenLanes | None:
         """Return the lanes without the excluded ones; None if nothing is excluded."""

@@ -13,6 +13,10 @@ it: no other run begins there, and those of the clients that are ahead of its ow
 there, the farthest first, until it fits. Their calls wait in the fair order again. A running call is
 not interrupted. Then the held run begins, before the next calls of all others.
 
+Memory costs service: while a run is held for lack of it, clients are charged for what they hold without
+a call, half of what calls of that size would cost if they followed each other without a pause. So who
+keeps places that he does not use, or reserves more than he uses, falls back in the fair order.
+
 Bound: one run at a time is next in the fair order, and stays it until it begins. So of the clients
 with runs that wait, the one that is behind all others begins a run at the latest after ``2 * hold_s``,
 two ticks, and the time in which the runs of clients that are not ahead of it leave the reserved worker.
@@ -34,10 +38,13 @@ from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.workers import WorkerSet
 from fairserve.scheduling.residents.held_prefixes import prefix_of
+from fairserve.scheduling.residents.pace import Pace
 from fairserve.scheduling.residents.residents import Footprint, Residents
 
 RESERVED_GROWTH = 0.5
-"""Part of a run's expected growth that is reserved from its beginning."""
+"""Part of a run's expected growth that is reserved from its beginning, as far as its profile is believed."""
+IDLE_PRICE = 0.5
+"""Charge for memory that is held without a call, relative to calls without a pause."""
 _SMALL = 1 / 32
 """Part of the largest worker below which runs have no class of size."""
 _AHEAD = 1.0
@@ -76,6 +83,7 @@ class RunGate:
         self.residents = Residents(share, locality.block_tokens)
         self._held: _Held | None = None
         """The run that was next in the fair order when it was first held."""
+        self._pace = Pace()
         self._full = False
         """Whether no worker had room for it at the last tick."""
 
@@ -122,7 +130,8 @@ class RunGate:
 
     def _growth(self, call: Call, tokens: int) -> int:
         last = call.stage + round(call.remaining_calls) - 1
-        expected = self._directory.profile(call.app).stage(last).total_tokens
+        profile = self._directory.profile(call.app)
+        expected = profile.believed(last, profile.stage(last).total_tokens)
         return int(RESERVED_GROWTH * max(0.0, expected - tokens))
 
     # --- calls and runs ---------------------------------------------------------------------------
@@ -143,7 +152,13 @@ class RunGate:
     def dispatch(self, call: Call, worker_id: str) -> None:
         """Note a call's worker."""
         self.residents.dispatch(call, worker_id, self._footprint(call))
+        self._pace.running += 1
         self._no_longer_held(call)
+
+    def leave(self, call: Call, now_s: float) -> None:
+        """Note that a call has left its worker."""
+        self.residents.leave(call, now_s)
+        self._pace.leave()
 
     def _no_longer_held(self, call: Call) -> None:
         if self._held is not None and self._held.call.interaction_id == call.interaction_id:
@@ -161,6 +176,7 @@ class RunGate:
 
         ``workers`` are all that take calls, ``excluded`` the restrictions that none of them can serve.
         """
+        passed_s = self._pace.pass_to(now_s)
         self._full = False
         if self._held is None:
             call = self._feeder.peek(workers, excluded)
@@ -173,8 +189,18 @@ class RunGate:
                 break
             self._suspend(run_id)
         self._full = not self._room(held.call, workers)
+        if self._full:
+            self._charge_idle(passed_s)
         if now_s - held.since_s >= self._hold_s:
             self._reserve(held, self._candidates(workers, held.call.restriction))
+
+    def _charge_idle(self, passed_s: float) -> None:
+        """Charge all for the memory that they hold without a call."""
+        calls = IDLE_PRICE * passed_s * self._pace.calls_per_s
+        for _, each in self.residents.all():
+            tokens = self.residents.idle_tokens(each)
+            if tokens:
+                self._feeder.charge_idle(each.owner, each.client, each.stage, calls * tokens)
 
     def _reserve(self, held: _Held, workers: WorkerSet) -> None:
         """Reserve the worker with the most room for a run, and take places there for it."""
@@ -208,6 +234,7 @@ class RunGate:
         held = self._held
         return {
             "residents": self.residents.snapshot(now_s),
+            "pace": self._pace.snapshot(now_s),
             "held": None
             if held is None
             else [held.call.call_id, age_of(held.since_s, now_s), held.worker_id],
@@ -216,6 +243,7 @@ class RunGate:
     def restore(self, state: dict[str, Any], calls: Mapping[str, Call], now_s: float) -> None:
         """Replace the state by an earlier snapshot; ``calls`` are the pool's, by id."""
         self.residents.restore(state["residents"], now_s)
+        self._pace.restore(state["pace"], now_s)
         self._held = None
         if state["held"] is not None:
             call_id, age, worker_id = state["held"]

@@ -48,14 +48,19 @@ class HeldPrefixes:
         self._holders: dict[int, int] = {}
         """Number of prefixes with each key."""
 
+    def whole(self, prefix: Prefix) -> int:
+        """Return all tokens of a prefix."""
+        return (
+            _CUTS[len(prefix.keys) - 1] if prefix.keys else 0
+        ) * self._block_tokens + prefix.rest
+
     def would_add(self, prefix: Prefix) -> int:
         """Return the tokens of a prefix that none here holds."""
         known = len(prefix.keys)
         while known and prefix.keys[known - 1] not in self._holders:
             known -= 1
         shared = _CUTS[known - 1] if known else 0
-        all_blocks = _CUTS[len(prefix.keys) - 1] if prefix.keys else 0
-        return (all_blocks - shared) * self._block_tokens + prefix.rest
+        return self.whole(prefix) - shared * self._block_tokens
 
     def add(self, prefix: Prefix) -> None:
         """Add a prefix."""

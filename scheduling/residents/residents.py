@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call, ClientPath
+from fairserve.scheduling.fairness.level_weights import Owner
 from fairserve.scheduling.residents.held_prefixes import HeldPrefixes, Prefix
 
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 60.0
@@ -48,10 +49,12 @@ class Footprint(NamedTuple):
 class Resident:
     """A run that may hold memory; changed by its :class:`Residents` only."""
 
-    app: str
+    owner: Owner
     client: ClientPath
     worker_id: str
-    growth: int
+    stage: int = 0
+    """Stage of its last call."""
+    growth: int = 0
     calls: dict[str, Prefix] = field(default_factory=dict)
     """Prefixes of the calls in progress."""
     last: Prefix | None = None
@@ -63,6 +66,11 @@ class Resident:
     def prefixes(self) -> list[Prefix]:
         """Return what the run holds."""
         return list(self.calls.values()) if self.last is None else [self.last]
+
+    @property
+    def app(self) -> str:
+        """Return the run's app."""
+        return self.owner[1]
 
 
 @dataclass(slots=True)
@@ -151,7 +159,7 @@ class Residents:
         """Count a call's prefix, and the growth from it on."""
         memory = self._memory[found.worker_id]
         memory.growth += footprint.growth - found.growth
-        found.growth = footprint.growth
+        found.growth, found.stage, found.client = footprint.growth, call.stage, call.client
         if call.call_id not in found.calls:
             found.calls[call.call_id] = footprint.prefix
             memory.prefixes.add(footprint.prefix)
@@ -163,7 +171,8 @@ class Residents:
         """Note a call's worker. Its run becomes a resident there, or moves there."""
         found = self._runs.get(call.interaction_id)
         if found is None:
-            found = self._runs[call.interaction_id] = Resident(call.app, call.client, worker_id, 0)
+            owner = call.tenant, call.app, call.user
+            found = self._runs[call.interaction_id] = Resident(owner, call.client, worker_id)
             self._memory[worker_id].residents += 1
         elif found.worker_id != worker_id:
             self._leave_worker(found)
@@ -213,6 +222,11 @@ class Residents:
         for prefix in found.prefixes:
             memory.prefixes.remove(prefix)
 
+    def idle_tokens(self, found: Resident) -> int:
+        """Return what a resident holds besides the prompts of its calls in progress."""
+        prefixes = self._memory[found.worker_id].prefixes
+        return found.growth + (0 if found.last is None else prefixes.whole(found.last))
+
     # --- leases -----------------------------------------------------------------------------------
 
     def lease_s(self, app: str) -> float:
@@ -245,9 +259,10 @@ class Residents:
             "runs": [
                 {
                     "run": run_id,
-                    "app": each.app,
+                    "owner": list(each.owner),
                     "client": list(each.client),
                     "worker": each.worker_id,
+                    "stage": each.stage,
                     "growth": each.growth,
                     "calls": [[call_id, *_plain(prefix)] for call_id, prefix in each.calls.items()],
                     "last": None if each.last is None else _plain(each.last),
@@ -266,9 +281,10 @@ class Residents:
             self.join(worker_id, tokens)
         for each in state["runs"]:
             found = self._runs[each["run"]] = Resident(
-                each["app"],
+                tuple(each["owner"]),
                 tuple(each["client"]),
                 each["worker"],
+                each["stage"],
                 each["growth"],
                 {call_id: _prefix(*prefix) for call_id, *prefix in each["calls"]},
                 None if each["last"] is None else _prefix(*each["last"]),

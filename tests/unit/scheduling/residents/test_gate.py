@@ -83,6 +83,46 @@ def test_a_run_is_held_until_another_ends():
     assert held in world.sent
 
 
+def test_a_profile_that_no_call_confirmed_reserves_little():
+    """A declared growth beyond what is believed holds no room against others."""
+    stages = tuple(StageProfile(tokens, 0.0, 100.0) for tokens in (300.0, 9000.0))
+    declared = AppProfile(stages, calls_per_interaction=2, believed_tokens=1000.0, seen_stages=0)
+    world = World()
+    world.take(ev.AppChanged("small", declared, Limits()))
+    world.small("S")
+    assert world.dispatcher.first.gate.residents.held_tokens("w0") == 400 + 300
+
+
+def test_memory_without_a_call_costs_service():
+    """While a run is held. Two tenants have had the same service; one of them keeps its places idle."""
+    world = World()
+    counter = world.dispatcher.first.feeder.counter
+    for tenant, run in (("idle", "A"), ("busy", "B")):
+        world.now_s += 1.0
+        world.serve(run, tenant=tenant)
+    world.tick(1.0)
+    before = counter(("idle", "u"))
+    world.tick(5.0)
+    assert counter(("idle", "u")) == before, "nobody is held"
+    running = world.call("B", tenant="busy")
+    world.tick(1.0)
+    held = world.call("C", tenant="third")
+    for _ in range(5):
+        world.tick(1.0)
+    assert held not in world.sent
+    assert counter(("idle", "u")) > before
+    world.end(running)
+
+
+def test_a_run_that_ended_and_continues_needs_a_place_again():
+    world = World()
+    world.serve("A")
+    world.tick(CALL.idle_timeout_s + 1)
+    for run in "BC":
+        world.serve(run)
+    assert world.call("A") not in world.sent
+
+
 def test_held_calls_are_counted():
     world = World()
     gate = world.dispatcher.first.gate

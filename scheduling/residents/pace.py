@@ -1,0 +1,52 @@
+"""The pace of the calls of a pool: how often a run whose calls follow each other without a pause makes one.
+
+By Little's law this is the number of calls that have ended, over the time that calls were at workers.
+Both decay with a time constant of ``WINDOW_S``. O(1).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fairserve.interactions.ages import age_of, time_of
+
+WINDOW_S = 60.0
+
+
+class Pace:
+    """Counts the calls at workers; ``running`` is their number."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self._ended = self._call_s = 0.0
+        self._passed_to_s: float | None = None
+
+    @property
+    def calls_per_s(self) -> float:
+        """Return the calls of a busy run per second; 0 if none has ended."""
+        return self._ended / self._call_s if self._call_s > 0 else 0.0
+
+    def leave(self) -> None:
+        """Note that a call has left its worker."""
+        self.running -= 1
+        self._ended += 1.0
+
+    def pass_to(self, now_s: float) -> float:
+        """Let the time since the last call of this pass, and return it."""
+        before, self._passed_to_s = self._passed_to_s, now_s
+        passed_s = 0.0 if before is None else now_s - before
+        kept = math.exp(-passed_s / WINDOW_S)
+        self._ended *= kept
+        self._call_s = kept * self._call_s + passed_s * self.running
+        return passed_s
+
+    def snapshot(self, now_s: float) -> list[Any]:
+        """Return the state as plain JSON values; ages, not times."""
+        passed = None if self._passed_to_s is None else age_of(self._passed_to_s, now_s)
+        return [self.running, self._ended, self._call_s, passed]
+
+    def restore(self, state: list[Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot."""
+        self.running, self._ended, self._call_s, passed = state
+        self._passed_to_s = None if passed is None else time_of(passed, now_s)
