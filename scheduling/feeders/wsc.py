@@ -69,8 +69,8 @@ from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
-from fairserve.scheduling.fairness.level_weights import weights_by_level
 from fairserve.scheduling.fairness.lanes import Lanes, OpenLanes
+from fairserve.scheduling.fairness.level_weights import Owner, weights_by_level
 from fairserve.scheduling.fairness.ranking import Ranked, Ranking, Within
 from fairserve.scheduling.fairness.weight_cap import WeightCap
 from fairserve.scheduling.feeders.active_runs import ActiveRuns

@@ -42,7 +42,7 @@ from fairserve.scheduling.residents.pace import Pace
 from fairserve.scheduling.residents.residents import Footprint, Residents
 
 RESERVED_GROWTH = 0.5
-"""Part of a run's expected growth that is reserved from its beginning, as far as its profile is believed."""
+"""Part of a run's expected growth that is reserved from its beginning, if its profile is believed."""
 IDLE_PRICE = 0.5
 """Charge for memory that is held without a call, relative to calls without a pause."""
 _SMALL = 1 / 32
@@ -85,7 +85,7 @@ class RunGate:
         """The run that was next in the fair order when it was first held."""
         self._pace = Pace()
         self._full = False
-        """Whether no worker had room for it at the last tick."""
+        """True if no worker had room for it at the last tick."""
 
     def next(
         self, open_workers: WorkerSet, excluded: Collection[Restriction]

@@ -1,4 +1,4 @@
-"""The pace of the calls of a pool: how often a run whose calls follow each other without a pause makes one.
+"""The pace of a pool's calls: how often a run makes one, if they follow each other without a pause.
 
 By Little's law this is the number of calls that have ended, over the time that calls were at workers.
 Both decay with a time constant of ``WINDOW_S``. O(1).
