@@ -11,6 +11,9 @@ options (v1/core/sched/scheduler.py):
   output. No call enters in a pass that preempted one.
 - A prompt is shared from the pass that computes it, and an output, too (:class:`PagedPool`).
 
+tests/vllm/engine/test_simulated_memory.py compares it with vLLM's scheduler, event by event. Weakness:
+asynchronous scheduling, which decides one pass ahead of the outputs, is not simulated.
+
 Cost: O(batch) per pass, O(1) per new block.
 """
 
@@ -82,6 +85,7 @@ class PagedWorker(MixedWorker):
         self._pool.computed(sequence.call.call_id, _each(sequence, sequence.computed))
 
     def _enter_decoding(self, sequence: BatchedCall, now_s: float) -> None:
+        # The prompt is shared already: it was from the start of the pass.
         SimulatedWorker._enter_decoding(self, sequence, now_s)
 
     def _length(self, sequence: BatchedCall, steps: int) -> int:
@@ -113,7 +117,8 @@ class PagedWorker(MixedWorker):
             for call_id, sequence in self._running.items():
                 if sequence.decoding:
                     length = self._length(sequence, self._steps)
-                    assert self._pool.grow(call_id, length), "fused steps have room"
+                    grown = self._pool.grow(call_id, length)
+                    assert grown, "fused steps have room"
                     self._pool.computed(call_id, length)
         super()._end_decode(now_s)
 
