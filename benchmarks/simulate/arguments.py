@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typer import Option
 
 from fairserve.benchmarks.plots import plot_folder
 from fairserve.benchmarks.simulate.declared import wrong_profiles
-from fairserve.engine.simulated.cost_model import COST_MODELS
+from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel, Loop, cost_model
 from fairserve.engine.simulated.replay_options import CallReports, ReplayOptions
 from fairserve.engine.simulated.traces import assignment
 from fairserve.engine.simulated.traces.model import Trace, TraceError
@@ -134,6 +134,12 @@ class Arguments:
     model_cost: Annotated[
         str, _workers(metavar="NAME", help=f"{', '.join(COST_MODELS)}, or a JSON file.")
     ] = "a100-llama3-8b"
+    loop: Annotated[
+        Loop | None,
+        _workers(
+            help="The worker's loop and memory; paged: as in vLLM. Default: that of the cost model."
+        ),
+    ] = None
     dispatch_delay_s: Annotated[
         float,
         _workers(parser=seconds, metavar="S", help="Delay from control to the queue of a worker."),
@@ -235,6 +241,12 @@ def systems_of(arguments: Arguments) -> dict[str, SystemConfig]:
         except ValueError as error:
             raise ValueError(f"system {name}: {error}") from error
     return systems
+
+
+def costs_of(arguments: Arguments) -> CostModel:
+    """Raises ValueError."""
+    costs = cost_model(arguments.model_cost)
+    return costs if arguments.loop is None else replace(costs, loop=arguments.loop)
 
 
 def options_of(arguments: Arguments, trace: Trace) -> ReplayOptions:

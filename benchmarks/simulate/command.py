@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from fairserve.benchmarks.several_values import SeveralValues
-from fairserve.benchmarks.simulate.arguments import Arguments, options_of, systems_of, trace_of
+from fairserve.benchmarks.simulate.arguments import (
+    Arguments,
+    costs_of,
+    options_of,
+    systems_of,
+    trace_of,
+)
 from fairserve.benchmarks.simulate.job import Job, Outcome, run_jobs
 from fairserve.benchmarks.simulate.table import table
-from fairserve.engine.simulated.cost_model import cost_model
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.base.command_line import FAILED, App, CommandError, taking
 from fairserve.scheduling.metrics import VTC_TABLES, Windows
@@ -38,7 +43,7 @@ def simulate(arguments: Arguments) -> int:
         systems = systems_of(arguments)
         trace = trace_of(arguments)
         options = options_of(arguments, trace)
-        costs = cost_model(arguments.model_cost)
+        costs = costs_of(arguments)
         windows = VTC_TABLES if costs.loop == "vtc-artifact" else Windows()
         jobs = [
             Job(

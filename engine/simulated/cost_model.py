@@ -23,7 +23,7 @@ from fairserve.engine.simulated.pass_curve import PassCurve, checked, seconds_at
 _MOST_S = 1e9
 """Maximum coefficient: JSON has no infinity, but allows numbers that no float can hold."""
 
-Loop = Literal["prefill-first", "mixed", "vtc-artifact"]
+Loop = Literal["prefill-first", "mixed", "paged", "vtc-artifact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,14 @@ class CostModel:
     decode_s_per_sequence: float
     decode_s_per_held_token: float
     max_prefill_tokens: int = 8192
-    """Maximum prompt tokens of one pass; longer prompts take several. With the loop ``mixed`` the
-    tokens of running decodes count, too."""
+    """Maximum prompt tokens of one pass; longer prompts take several. With the loops ``mixed`` and
+    ``paged`` the tokens of running decodes count, too."""
     max_running: int = 256
     """Maximum sequences in the batch."""
     loop: Loop = "prefill-first"
     """``prefill-first`` tries to admit before every pass and prefers prompts to decoding; ``mixed``
-    is the loop of the embedded engine, which decodes in every pass and prefills beside it;
+    is the loop of the embedded engine, which decodes in every pass and prefills beside it; ``paged``
+    is that of vLLM, whose calls take blocks as they grow, and are preempted;
     ``vtc-artifact`` is the loop of the VTC paper's code (ALGORITHMS section 9)."""
     pass_curve: PassCurve = ()
     """Additional seconds of a pass, by the number of prompt tokens and decoding sequences."""

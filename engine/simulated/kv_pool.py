@@ -8,12 +8,40 @@ same pass, as in engines that hash blocks when they schedule them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from fairserve.engine.block_prefix_cache import BlockPrefixCache
 from fairserve.engine.simulated.room import ReservedRoom, Room
-from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.base import LocalCall, PrefixCache
 from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.locality.prefix_node import Node
+
+
+class Pool(Protocol):
+    """A pool: calls register, enter if they fit, share computed blocks, and leave."""
+
+    @property
+    def cache(self) -> PrefixCache:
+        """Return the prefix cache for the local scheduler, which only reads it."""
+        ...
+
+    def register(
+        self, call: LocalCall, samples: int, keys: BlockKeys, output_keys: BlockKeys
+    ) -> None:
+        """Add a waiting call with the keys of its prompt's full blocks and of those that follow."""
+        ...
+
+    def forget(self, call_id: str) -> None:
+        """Remove a call, waiting or running."""
+        ...
+
+    def enter(self, call: LocalCall, samples: int, output_tokens: int, step: int) -> int | None:
+        """Add a call to the batch; return its cached tokens, or None if it does not fit."""
+        ...
+
+    def computed(self, call_id: str, tokens: int) -> None:
+        """Record that the starting pass completes this many tokens, which are now shared."""
+        ...
 
 
 @dataclass(slots=True)
@@ -26,19 +54,25 @@ class _Holding:
 
 
 class KvPool:
-    """The pool: calls register, enter if they fit, share computed blocks, and leave."""
+    """A :class:`Pool` that reserves room for the whole output of a call, and caches no outputs."""
 
     def __init__(self, capacity_tokens: int, block_tokens: int, room: Room | None = None) -> None:
         """Create an empty pool. With a given ``room``, nothing is cached."""
         self._caching = room is None
         self._room: Room = ReservedRoom(capacity_tokens) if room is None else room
-        self.cache = BlockPrefixCache(capacity_tokens, block_tokens)
-        """Prefix cache for the local scheduler, which only reads it."""
+        self._cache = BlockPrefixCache(capacity_tokens, block_tokens)
         self._held: dict[str, _Holding] = {}
 
-    def register(self, call_id: str, keys: BlockKeys) -> None:
+    @property
+    def cache(self) -> BlockPrefixCache:
+        """Return the prefix cache for the local scheduler, which only reads it."""
+        return self._cache
+
+    def register(
+        self, call: LocalCall, samples: int, keys: BlockKeys, output_keys: BlockKeys
+    ) -> None:
         """Add a waiting call; ``keys`` are those of its prompt's full blocks."""
-        self.cache.register(call_id, keys if self._caching else ())
+        self.cache.register(call.call_id, keys if self._caching else ())
 
     def forget(self, call_id: str) -> None:
         """Remove a call, waiting or running."""

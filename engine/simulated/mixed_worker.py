@@ -29,11 +29,8 @@ class MixedWorker(SimulatedWorker):
 
     def _begin(self, now_s: float) -> None:
         self._began_s = now_s
-        self._budget = max(0, self._costs.max_prefill_tokens - self._sequences)
         self._pass_tokens, self._pass_pairs = 0, 0.0
-        for sequence in self._prefilling:
-            self._compute(sequence)
-        if len(self._scheduler):
+        if self._continue() and len(self._scheduler):
             self._admit(now_s)
         if self._pass:
             self._steps = 1 if self._sequences else 0
@@ -43,6 +40,13 @@ class MixedWorker(SimulatedWorker):
             self.next_s = now_s + self._decode_s(self._steps)
         else:
             self.next_s = math.inf
+
+    def _continue(self) -> bool:
+        """Add the incomplete prompts to the pass; return whether waiting calls may enter."""
+        self._budget = max(0, self._costs.max_prefill_tokens - self._sequences)
+        for sequence in list(self._prefilling):
+            self._compute(sequence)
+        return True
 
     def _decode_s(self, steps: int) -> float:
         if not self._pass:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
 from fairserve.interactions.call import Call, client_id
+from fairserve.scheduling.locality.block_keys import BlockKeys
 
 Isolation = Literal["none", "tenant", "app", "user"]
 """Scope of shared cached prefixes: all calls, or those of a tenant, an app or a user."""
@@ -28,6 +30,7 @@ class Plans:
 
     def __init__(self, trace: Trace, isolation: Isolation) -> None:
         self._isolation = isolation
+        self._block_tokens = trace.block_tokens
         self._salts: dict[str, int] = {}
         self._longest_output: dict[str, int] = {}
         for interaction in trace.interactions:
@@ -66,6 +69,25 @@ class Plans:
             keys.frombytes(ids.tobytes())
         return keys
 
+    def output_keys(
+        self, run: Interaction, planned: TraceCall, keys: BlockKeys, next_calls: Iterable[TraceCall]
+    ) -> BlockKeys:
+        """Return the keys of the full blocks after a prompt, as far as they are known. O(blocks).
+
+        A trace contains no outputs. Assumption: if a call that waits for this one has a prompt that
+        begins with this one's and is longer by this output or more, the output is what follows.
+        Unknown (empty) without such a call, or if the end of this prompt is unique to the call.
+        """
+        begin = planned.prompt_tokens // self._block_tokens
+        end = (planned.prompt_tokens + planned.output_tokens) // self._block_tokens
+        if len(keys) == begin:
+            for call in next_calls:
+                if call.prompt_tokens >= planned.prompt_tokens + planned.output_tokens:
+                    longer = self.block_keys(run, call)
+                    if longer[:begin] == keys:
+                        return longer[begin:end]
+        return ()
+
     def _salt(self, interaction: Interaction) -> str:
         if interaction.scope == "session":
             return f"session {interaction.interaction_id}"
@@ -84,8 +106,10 @@ def check_sizes(trace: Trace, costs: CostModel) -> None:
     for interaction in trace.interactions:
         for call in interaction.calls:
             need = call.prompt_tokens + call.output_tokens * call.samples
+            if costs.loop == "paged":
+                need = _paged_tokens(call, trace.block_tokens)
             last = max((start + count - 1 for start, count in call.blocks), default=0)
-            if need >= capacity:
+            if need > capacity or (need == capacity and costs.loop != "paged"):
                 what = f"needs {need} tokens; a worker of {costs.name} holds {capacity}"
             elif last >> _SCOPE_BITS:
                 what = f"has block id {last}; allowed: below 2^{_SCOPE_BITS}"
@@ -95,3 +119,10 @@ def check_sizes(trace: Trace, costs: CostModel) -> None:
                 f"{interaction.origin or trace.name}: call {call.call_id!r} of interaction "
                 f"{interaction.interaction_id!r} {what}"
             )
+
+
+def _paged_tokens(call: TraceCall, block_tokens: int) -> int:
+    """Return the tokens of a call's blocks at its end; the last token of an output is not held."""
+    shared = call.prompt_tokens // block_tokens
+    longest = -(-(call.prompt_tokens + call.output_tokens - 1) // block_tokens)
+    return (shared + (longest - shared) * call.samples) * block_tokens

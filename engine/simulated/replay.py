@@ -28,6 +28,7 @@ from fairserve.interactions.call import Call, TokenUsage, client_id
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
+from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.metrics import CallSample, RunSample
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 from fairserve.scheduling.system import SystemConfig
@@ -288,6 +289,11 @@ class Replay:
         call, planned = live.call, live.planned
         live.worker = _number(admit.worker_id)
         outputs = planned.output_tokens * planned.samples
+        keys = call.block_keys or ()
+        output_keys: BlockKeys = ()
+        if self._costs.loop == "paged":
+            run, next_calls = live.run, live.run.dependents.get(planned.call_id, ())
+            output_keys = self._plans.output_keys(run.interaction, planned, keys, next_calls)
         self._workers[live.worker].add(
             LocalCall(
                 call.call_id,
@@ -298,7 +304,8 @@ class Replay:
                 output_tokens=outputs,
                 expected_output_tokens=call.expected_output_tokens,
             ),
-            call.block_keys or (),
+            keys,
+            output_keys=output_keys,
             samples=planned.samples,
             output_tokens=planned.output_tokens,
             now_s=self._now_s,

@@ -8,7 +8,8 @@ whose time has a closed form.
 
 The driver calls :meth:`SimulatedWorker.advance` at :attr:`next_s` and is notified through a
 :class:`Listener`, which may add calls in its methods. A prompt is in the prefix cache once it is
-computed; outputs are not cached, since traces do not contain them.
+computed. Outputs are not cached, since traces do not contain them, and nothing is preempted; the loop
+``paged`` does both.
 
 Cost: O(log batch) per call and fused run of steps, O(batch) per step with a queue.
 """
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairserve.engine.simulated.cost_model import CostModel, pairs
-from fairserve.engine.simulated.kv_pool import KvPool
+from fairserve.engine.simulated.kv_pool import KvPool, Pool
 from fairserve.engine.simulated.room import FutureRoom
 from fairserve.scheduling.base import LocalCall, LocalScheduler
 from fairserve.scheduling.locality.block_keys import BlockKeys
@@ -63,7 +64,16 @@ class BatchedCall:
     last_step: int = 0
     """Number of the decode step with which it ends."""
     first_step: int = 0
-    """Number of decode steps before its first."""
+    """Number of decode steps before its first; after a preemption, as if there had been none."""
+    restarted: bool = False
+    """True if it was preempted and has entered again."""
+    generated: int = 0
+    """Output tokens of each sample at its last preemption."""
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Return the tokens that must be computed before it decodes."""
+        return self.call.prompt_tokens + self.generated * self.samples
 
 
 class SimulatedWorker:
@@ -78,9 +88,7 @@ class SimulatedWorker:
     ) -> None:
         self._costs, self._scheduler, self._listener = costs, scheduler, listener
         self._artifact = costs.loop == "vtc-artifact"
-        capacity = costs.kv_capacity_tokens
-        room = FutureRoom(capacity) if self._artifact else None
-        self._pool = KvPool(capacity, block_tokens, room)
+        self._pool = self._make_pool(block_tokens)
         self._sizes: dict[str, tuple[int, int]] = {}
         """Samples and output tokens of waiting calls."""
         self._running: dict[str, BatchedCall] = {}
@@ -114,6 +122,11 @@ class SimulatedWorker:
         self.busy_s = 0.0
         """Seconds of passes so far."""
 
+    def _make_pool(self, block_tokens: int) -> Pool:
+        capacity = self._costs.kv_capacity_tokens
+        room = FutureRoom(capacity) if self._artifact else None
+        return KvPool(capacity, block_tokens, room)
+
     # --- interface --------------------------------------------------------------------------------
 
     @property
@@ -132,11 +145,21 @@ class SimulatedWorker:
         return len(self._running)
 
     def add(
-        self, call: LocalCall, keys: BlockKeys, *, samples: int, output_tokens: int, now_s: float
+        self,
+        call: LocalCall,
+        keys: BlockKeys,
+        *,
+        output_keys: BlockKeys = (),
+        samples: int,
+        output_tokens: int,
+        now_s: float,
     ) -> None:
-        """Add a call with the keys of its prompt's full blocks and the output tokens of each sample."""
+        """Add a call with the keys of its prompt's full blocks and the output tokens of each sample.
+
+        ``output_keys`` are those of the following full blocks, as far as they are known.
+        """
         self._sizes[call.call_id] = (samples, output_tokens)
-        self._pool.register(call.call_id, keys)
+        self._pool.register(call, samples, keys, output_keys)
         if self._steps > 1 and len(self._scheduler):
             # If calls wait, its client is compared with the service of others so far.
             self._charge_decoded(self._steps_by(now_s))
@@ -179,7 +202,7 @@ class SimulatedWorker:
 
     def _generated(self, sequence: BatchedCall, step: int) -> int:
         if not sequence.decoding:
-            return 0
+            return sequence.generated * sequence.samples
         return (1 + min(step, sequence.last_step) - sequence.first_step) * sequence.samples
 
     # --- time -------------------------------------------------------------------------------------
@@ -272,7 +295,13 @@ class SimulatedWorker:
         self._listener.ended(sequence.call.call_id, total, now_s)
 
     def _leave(self, sequence: BatchedCall) -> None:
-        """Remove a sequence from the batch and free its tokens."""
+        """Remove a sequence from the batch for good and free its tokens."""
+        self._remove(sequence)
+        self._scheduler.finish(sequence.call.call_id)
+        self._pool.forget(sequence.call.call_id)
+
+    def _remove(self, sequence: BatchedCall) -> None:
+        """Remove a sequence from the batch."""
         call = sequence.call
         del self._running[call.call_id]
         self._batch_samples -= sequence.samples
@@ -282,8 +311,6 @@ class SimulatedWorker:
             generated = (1 + self._step - sequence.first_step) * sequence.samples
             self._sequences -= sequence.samples
             self._held_tokens -= call.prompt_tokens + generated
-        self._scheduler.finish(call.call_id)
-        self._pool.forget(call.call_id)
 
     # --- admission --------------------------------------------------------------------------------
 
@@ -301,6 +328,8 @@ class SimulatedWorker:
             self._since_admission = 0
             waiting = len(self._scheduler)
             for sequence in started:
+                if sequence.restarted:
+                    continue
                 self._listener.started(sequence.call.call_id, sequence.cached_tokens, now_s)
             if len(self._scheduler) == waiting:
                 return
@@ -341,7 +370,7 @@ class SimulatedWorker:
 
     def _compute(self, sequence: BatchedCall) -> None:
         """Add the rest of a prompt to the pass, or as much as one pass may compute."""
-        missing = sequence.call.prompt_tokens - sequence.computed
+        missing = sequence.prefill_tokens - sequence.computed
         tokens = missing if self._artifact else min(self._budget, missing)
         if tokens <= 0:
             return
@@ -362,20 +391,21 @@ class SimulatedWorker:
         self._charge_decoded(self._step)
         for sequence in computed:
             cancelled = self._running.get(sequence.call.call_id) is not sequence
-            if not cancelled and sequence.computed >= sequence.call.prompt_tokens:
+            if not cancelled and sequence.computed >= sequence.prefill_tokens:
                 self._prefilling.remove(sequence)
                 self._enter_decoding(sequence, now_s)
 
     def _enter_decoding(self, sequence: BatchedCall, now_s: float) -> None:
         """Start to decode: the prompt's pass generated the first token of each sample."""
         call, samples = sequence.call, sequence.samples
-        sequence.first_step = self._step
-        sequence.last_step = self._step + sequence.output_tokens - 1
+        sequence.first_step = self._step - sequence.generated
+        sequence.last_step = sequence.first_step + sequence.output_tokens - 1
         self._sequences += samples
-        self._held_tokens += call.prompt_tokens + samples
+        self._held_tokens += sequence.prefill_tokens + samples
         sequence.decoding = True
         self._scheduler.decoded(call.call_id, samples)
-        self._listener.first_token(call.call_id, now_s)
+        if not sequence.generated:
+            self._listener.first_token(call.call_id, now_s)
         if sequence.last_step == self._step:
             self._end(sequence, now_s)
         else:

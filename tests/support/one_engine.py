@@ -3,6 +3,8 @@
 import math
 from array import array
 
+from hypothesis import strategies as st
+
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.loops import WORKERS
 from fairserve.scheduling.base import LocalCall
@@ -35,12 +37,20 @@ class OneEngine:
         self.now_s = 0.0
         self.cached = {}
 
-    def add(self, name, prompt, output, *, at_s=None, samples=1, blocks=(), client="c"):
+    def add(self, name, prompt, output, *, at_s=None, samples=1, blocks=(), after=(), client="c"):
+        """Add a call; ``blocks`` and ``after`` are the keys of its prompt and of its output."""
         if at_s is not None:
             self.advance_to(at_s)
         call = LocalCall(name, client, prompt, output * samples, output_tokens=output * samples)
         keys = array("Q", blocks)
-        self.worker.add(call, keys, samples=samples, output_tokens=output, now_s=self.now_s)
+        self.worker.add(
+            call,
+            keys,
+            output_keys=array("Q", after),
+            samples=samples,
+            output_tokens=output,
+            now_s=self.now_s,
+        )
 
     def advance_to(self, at_s):
         while self.worker.next_s <= at_s and self.worker.next_s < math.inf:
@@ -63,3 +73,32 @@ class OneEngine:
 
     def ended(self, call_id, output_tokens, now_s):
         self.log.append(("ended", call_id, now_s, output_tokens))
+
+
+calls = st.lists(
+    st.tuples(
+        st.integers(1, 30),  # prompt
+        st.integers(1, 12),  # output
+        st.integers(1, 2),  # samples
+        st.integers(0, 5),  # shared blocks
+        st.integers(0, 2),  # family
+        st.floats(0, 30),  # pause
+    ),
+    max_size=25,
+)
+
+
+def replay(engine, arrivals, watch=lambda: None):
+    """Run these calls to their ends, and return the log; ``watch`` is called after each change."""
+    at_s = 0.0
+    for number, (prompt, output, samples, shared, family, pause) in enumerate(arrivals):
+        at_s += pause
+        blocks = [100 * family + n for n in range(min(shared, prompt // BLOCK))]
+        blocks += [10_000 * (number + 1) + n for n in range(prompt // BLOCK - len(blocks))]
+        engine.advance_to(at_s)
+        engine.add(f"{number}", prompt, output, samples=samples, blocks=blocks, client=str(family))
+        watch()
+    while engine.worker.next_s < math.inf:
+        engine.advance_to(engine.worker.next_s)
+        watch()
+    return engine.log

@@ -134,6 +134,21 @@ def test_plots_are_written(capsys, two_clients, tmp_path):
         assert f"wrote {path}" in err
 
 
+def test_the_loop_of_a_named_model_can_be_changed(capsys, agents, tmp_path):
+    asked = ["--trace", agents, "--limit", 40, "--model-cost", "a10g-llama3.2-3b"]
+    figures = {
+        loop: systems(capsys, tmp_path / f"{loop}.json", *asked, *options)["fairserve"]
+        for loop, options in {
+            "default": [],
+            "prefill-first": ["--loop", "prefill-first"],
+            "paged": ["--loop", "paged"],
+        }.items()
+    }
+    assert figures["default"] == figures["prefill-first"] != figures["paged"]
+    for each in figures.values():
+        assert each["completed_interactions"] == figures["paged"]["completed_interactions"]
+
+
 def systems(capsys, path, *arguments):
     return json.loads(written(capsys, path, *arguments))["systems"]
 

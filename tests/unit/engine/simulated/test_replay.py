@@ -180,6 +180,20 @@ def test_impossible_traces_are_rejected_before_the_replay(bad, message):
     assert "'r'" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "output", "samples", "needed"),
+    [(90, 11, 1, 100), (90, 12, 1, 104), (9, 30, 3, 104), (8, 30, 3, 104), (8, 29, 3, 92)],
+)
+def test_a_paged_worker_holds_whole_blocks_and_not_the_last_token(prompt, output, samples, needed):
+    what = trace(run_of("r", call("a", prompt=prompt, output=output, samples=samples)))
+    costs = replace(COSTS, loop="paged", kv_capacity_tokens=102)
+    if needed > 100:
+        with pytest.raises(TraceError, match=f"needs {needed} tokens; a worker of test holds 102"):
+            replay(what, costs=costs)
+    else:
+        assert replay(what, costs=costs).calls[0].usage.output_tokens == output * samples
+
+
 def test_invalid_options_are_rejected():
     for options in ({"workers": 0}, {"retries": -1}, {"tick_s": 0.0}, {"dispatch_delay_s": -1.0}):
         with pytest.raises(ValueError, match=next(iter(options))):
@@ -219,10 +233,17 @@ NAMES = [*SYSTEMS, "rpm-3"]
 
 
 @given(
-    plans, st.sampled_from(NAMES), st.integers(1, 3), st.sampled_from([0.0, 0.05]), st.booleans()
+    plans,
+    st.sampled_from(NAMES),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.05]),
+    st.booleans(),
+    st.sampled_from(["prefill-first", "paged"]),
 )
-def test_every_run_ends_once_and_every_call_at_most_once(plan, system, workers, delay_s, limited):
-    what = built(plan)
+def test_every_run_ends_once_and_every_call_at_most_once(
+    plan, system, workers, delay_s, limited, loop
+):
+    what, costs = built(plan), replace(COSTS, loop=loop)
     options = ReplayOptions(
         workers=workers,
         dispatch_delay_s=delay_s,
@@ -230,7 +251,7 @@ def test_every_run_ends_once_and_every_call_at_most_once(plan, system, workers, 
     )
 
     def result():
-        return Replay(what, SYSTEMS[system], COSTS, options).run()
+        return Replay(what, SYSTEMS[system], costs, options).run()
 
     once = result()
     assert sorted(run.interaction_id for run in once.runs) == sorted(
@@ -255,6 +276,35 @@ def test_every_run_ends_once_and_every_call_at_most_once(plan, system, workers, 
             assert sample.first_token_s <= sample.end_s
     again = result()
     assert (again.calls, again.runs) == (once.calls, once.runs)
+
+
+def turns(second, *, prompt=9, output=6, blocks=((0, 2),)):
+    """Return a run whose second call follows the first one's, a prompt of two blocks and a token."""
+    return trace(run_of("r", call("a", (), 0.0, prompt, output, blocks=blocks), second))
+
+
+@pytest.mark.parametrize(
+    ("second", "cached"),
+    [
+        pytest.param(call("b", ["a"], 1.0, 18, blocks=[(0, 4)]), 12, id="it repeats the answer"),
+        pytest.param(call("b", ["a"], 1.0, 14, blocks=[(0, 3)]), 8, id="it is too short for that"),
+        pytest.param(call("b", ["a"], 1.0, 18, blocks=[(0, 2), (8, 2)]), 12, id="other key, same"),
+        pytest.param(call("b", ["a"], 1.0, 18, blocks=[(0, 1), (8, 3)]), 4, id="another prompt"),
+        pytest.param(call("b", (), 9.0, 18, blocks=[(0, 4)]), 8, id="it waits for another call"),
+    ],
+)
+def test_a_paged_worker_caches_an_output_that_the_next_call_repeats(second, cached):
+    samples = by_id(replay(turns(second), costs=replace(COSTS, loop="paged")))
+    assert [sample.usage.cached_tokens for sample in samples] == [0, cached]
+    samples = by_id(replay(turns(second)))
+    assert samples[1].usage.cached_tokens == min(cached, 8)
+
+
+def test_a_prompt_with_an_unique_end_says_nothing_about_its_output():
+    longer = call("b", ["a"], 1.0, 18, blocks=[(0, 4)])
+    what = turns(longer, blocks=[(0, 1)])
+    samples = by_id(replay(what, costs=replace(COSTS, loop="paged")))
+    assert samples[1].usage.cached_tokens == 4
 
 
 def test_two_workers_are_faster_than_one():

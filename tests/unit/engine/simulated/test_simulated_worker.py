@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from one_engine import BLOCK, OneEngine, costs
+from one_engine import BLOCK, OneEngine, calls, costs, replay
 from prefix_trees import blocks_of
 
 from fairserve.engine.simulated.cost_model import pairs
@@ -149,35 +149,7 @@ def test_progress_is_the_output_so_far():
     assert reports == [[("a", 2)], [("a", 2)], [("a", 4)], [("a", 6)]]
 
 
-calls = st.lists(
-    st.tuples(
-        st.integers(1, 30),  # prompt
-        st.integers(1, 12),  # output
-        st.integers(1, 2),  # samples
-        st.integers(0, 5),  # shared blocks
-        st.integers(0, 2),  # family
-        st.floats(0, 30),  # pause
-    ),
-    max_size=25,
-)
-
-
-def replay(engine, arrivals, watch=lambda: None):
-    at_s = 0.0
-    for number, (prompt, output, samples, shared, family, pause) in enumerate(arrivals):
-        at_s += pause
-        blocks = [100 * family + n for n in range(min(shared, prompt // BLOCK))]
-        blocks += [10_000 * (number + 1) + n for n in range(prompt // BLOCK - len(blocks))]
-        engine.advance_to(at_s)
-        engine.add(f"{number}", prompt, output, samples=samples, blocks=blocks, client=str(family))
-        watch()
-    while engine.worker.next_s < math.inf:
-        engine.advance_to(engine.worker.next_s)
-        watch()
-    return engine.log
-
-
-LOOPS = ["prefill-first", "mixed", "vtc-artifact"]
+LOOPS = ["prefill-first", "mixed", "paged", "vtc-artifact"]
 
 
 BEHIND = [*[(1, 8, 1, 0, 0, 0.0)], *[(1, 1, 1, 0, 0, 0.0)] * 8, (1, 1, 1, 0, 0, 5.0)]
