@@ -3,6 +3,8 @@
 import random
 from dataclasses import replace
 
+import pytest
+
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
@@ -78,3 +80,56 @@ def test_residents_change_nothing_where_all_runs_fit():
         for share in (None, 0.8)
     ]
     assert ends[0] == ends[1]
+
+
+UNTIL_S = 300.0
+
+
+def sessions_of(tenant, count, gap_s, *, users=4, scale=1.0, pause_s=None):
+    """Return the runs of a tenant, each of one of its users, or of a new user if there are none."""
+    runs, first = [], 1000 * len(tenant)
+    rng = random.Random(first)
+    for number in range(count):
+        user = f"{tenant} {number % users if users else number}"
+        each = session(first + number, rng, user=user, tenant=tenant)
+        calls = [
+            replace(
+                call,
+                gap_s=pause_s if pause_s is not None and call.gap_s else call.gap_s,
+                input_tokens=int(scale * call.input_tokens),
+                blocks=tuple((key, int(scale * length)) for key, length in call.blocks),
+            )
+            for call in each.calls
+        ]
+        name, at_s = f"{tenant}-{number}", gap_s * number
+        runs.append(
+            replace(each, interaction_id=name, app=tenant, arrival_s=at_s, calls=tuple(calls))
+        )
+    return runs
+
+
+def honest_tokens(others):
+    """Return the tokens served to a tenant with more work than fits, beside others."""
+    runs = [*sessions_of("honest", 100, 1.0), *others]
+    calls = replayed(runs, {"resident_share": 0.8}, UNTIL_S).calls
+    return sum(
+        call.usage.prompt_tokens + call.usage.output_tokens
+        for call in calls
+        if call.client.startswith("honest") and call.outcome == "completed"
+    )
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"count": 400, "gap_s": 0.2},
+        {"count": 200, "gap_s": 0.5, "users": 0},
+        {"count": 200, "gap_s": 0.5, "pause_s": 25.0},
+        {"count": 1000, "gap_s": 0.1, "scale": 0.1},
+    ],
+    ids=["many", "each-of-a-new-user", "idle-most-of-the-time", "small"],
+)
+def test_a_tenant_gets_its_half_beside_one_that_crowds_the_memory(others):
+    """In tokens; both are entitled to half. Idle runs leave some of it unused."""
+    alone = honest_tokens([])
+    assert honest_tokens(sessions_of("crowd", **others)) > 0.5 * 0.85 * alone
