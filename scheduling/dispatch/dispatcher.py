@@ -217,7 +217,7 @@ class Dispatcher:
         call.client = self.path(call, now_s)
         call.stage = attachment.stage
         # A recorded arrival is replayed with the object that the first dispatcher has changed.
-        call.avoid = frozenset()
+        call.avoid, call.size = frozenset(), 0
         call.remaining_calls = profile.remaining_calls(attachment.calls)
         expected = call.samples * call.declared_output_tokens or round(
             profile.expected_output(call.stage, call.agent)

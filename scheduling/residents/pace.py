@@ -29,7 +29,7 @@ class Pace:
 
     def leave(self) -> None:
         """Note that a call has left its worker."""
-        self.running -= 1
+        self.running = max(0, self.running - 1)  # calls of before a change of the system left, too
         self._ended += 1.0
 
     def pass_to(self, now_s: float) -> float:

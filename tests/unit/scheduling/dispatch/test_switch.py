@@ -66,6 +66,24 @@ def test_every_call_is_admitted_once_and_ends(before, after):
     assert len(switched.admitted) == len(set(switched.admitted)) == calls
 
 
+@pytest.mark.parametrize(("before", "after"), [(None, 0.5), (0.5, None), (0.5, 0.9)])
+def test_residents_begin_and_end_with_the_option(before, after):
+    switched = Switched()
+    switched.switch("fairserve", resident_share=before)
+    for number in range(6):
+        switched.arrive(f"c{number}", user=f"u{number % 2}")
+    switched.switch("fairserve", resident_share=after)
+    while switched.calls:
+        running = [name for name in switched.calls if name in switched.admitted]
+        assert running, "nothing stalls"
+        switched.end(running[0])
+        switched.take(ev.Tick())
+    assert len(switched.admitted) == len(set(switched.admitted)) == 6
+    gate = switched.dispatcher.first.gate
+    assert (gate is None) == (after is None)
+    assert gate is None or gate._pace.running == 0
+
+
 def test_a_new_feeder_charges_the_usage_of_running_calls():
     switched = Switched("fcfs")
     switched.arrive("c0", user="heavy")
