@@ -11,8 +11,8 @@ import random
 from array import array
 
 import pytest
+import vllm_world  # imported first: without vLLM it skips this file
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm_world import BLOCK, World
 
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.paged_worker import PagedWorker
@@ -24,7 +24,7 @@ class Vllm:
     """vLLM's scheduler, whose passes are the time."""
 
     def __init__(self, blocks, running, budget):
-        self.world = World(
+        self.world = vllm_world.World(
             Scheduler, blocks=blocks + 1, max_num_seqs=running, max_num_batched_tokens=budget
         )
         self.log, self.next_s = [], math.inf
@@ -66,7 +66,7 @@ class Simulated(PagedWorker):
     def __init__(self, blocks, running, budget):
         costs = CostModel(
             "passes",
-            blocks * BLOCK,
+            blocks * vllm_world.BLOCK,
             prefill_base_s=1.0,
             prefill_s_per_token=0.0,
             prefill_s_per_pair=0.0,
@@ -77,12 +77,12 @@ class Simulated(PagedWorker):
             max_running=running,
             loop="paged",
         )
-        super().__init__(costs, Fcfs(), BLOCK, self)
+        super().__init__(costs, Fcfs(), vllm_world.BLOCK, self)
         self.log, self.over = [], []
 
     def add(self, call_id, prompt, output, now_s):
         own = 10_000 * (1 + int(call_id.split("/")[0]))
-        begin, end = len(prompt) // BLOCK, (len(prompt) + output) // BLOCK
+        begin, end = len(prompt) // vllm_world.BLOCK, (len(prompt) + output) // vllm_world.BLOCK
         super().add(
             LocalCall(call_id, "client", len(prompt), output),
             array("Q", range(own, own + begin)),
