@@ -65,12 +65,13 @@ def ask_side_by_side(server, calls=8):
 
 @contextlib.contextmanager
 def streaming(server, run, tokens=3900):
-    """Return a stream that has begun, and its worker."""
+    """Return a stream that has begun to send its answer, and its worker."""
     headers = {"Authorization": f"Bearer {server.app_key}", "X-Interaction-Id": run}
     asked = body(tokens=tokens, stream=True, ignore_eos=True)
     with server.http.stream("POST", PATH, json=asked, headers=headers) as answer:
         lines = (line for line in answer.iter_lines() if line.startswith("data: "))
-        assert json.loads(next(lines).removeprefix("data: "))["choices"]
+        chunks = (json.loads(line.removeprefix("data: ")) for line in lines)
+        assert any(chunk["choices"][0]["delta"].get("content") for chunk in chunks)
         yield lines, answer.headers["x-fairserve-worker"]
 
 
