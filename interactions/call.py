@@ -76,13 +76,13 @@ class Restriction(NamedTuple):
 UNRESTRICTED = Restriction()
 
 
-def size_class(tokens: int) -> int:
-    """Return the class of a number of tokens, eight for each doubling, from 1."""
-    return 1 + math.floor(8 * math.log2(max(1, tokens)))
+def size_class(tokens: int, each_doubling: int = 8) -> int:
+    """Return the class of a number of tokens, some for each doubling, from 1."""
+    return 1 + math.floor(each_doubling * math.log2(max(1, tokens)))
 
 
 def size_range(size: int) -> tuple[float, float]:
-    """Return the fewest and the most tokens of a class; the most belongs to the next one."""
+    """Return the fewest and the most tokens of one of eight classes; the most is in the next one."""
     return 2 ** ((size - 1) / 8), 2 ** (size / 8)
 
 

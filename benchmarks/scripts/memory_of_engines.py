@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",
 }
 
-from fairserve.engine.simulated.cost_model import CostModel
+from pass_costs import pass_costs
+
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.scheduling.registry import SYSTEMS
@@ -117,20 +118,9 @@ def simulated(made: Sequence[Session], block: int, loop: str) -> float:
             for at, (turn, length) in enumerate(zip(session, prompt_lengths(session), strict=True))
         ]
         runs.append(Interaction(f"s{number}", "t", "a", "u", 0.0, tuple(calls)))
-    costs = CostModel(
-        "passes",
-        KV_TOKENS,
-        prefill_base_s=1.0,
-        prefill_s_per_token=0.0,
-        prefill_s_per_pair=0.0,
-        decode_base_s=1.0,
-        decode_s_per_sequence=0.0,
-        decode_s_per_held_token=0.0,
-        max_prefill_tokens=PASS_TOKENS,
-        max_running=MAX_RUNNING,
-    )
+    costs = pass_costs(KV_TOKENS, running=MAX_RUNNING, budget=PASS_TOKENS, loop=loop)
     trace = Trace("sessions", block, ()).with_interactions(runs)
-    calls = Replay(trace, SYSTEMS["fcfs"], replace(costs, loop=loop)).run().calls
+    calls = Replay(trace, SYSTEMS["fcfs"], costs).run().calls
     prompt_tokens = sum(call.usage.prompt_tokens for call in calls)
     return sum(call.usage.cached_tokens for call in calls) / prompt_tokens
 

@@ -383,7 +383,7 @@ class WorkerView:
     foreign_tokens: int = 0
     """Tokens of calls from other servers at this worker, as it reported."""
     resident_tokens: int = 0
-    """Memory of the runs that have a place there; 0 if the system has no residents."""
+    """Tokens of KV cache for the runs that have a place there; 0 if the system has no residents."""
 
 
 @dataclass(frozen=True, slots=True)

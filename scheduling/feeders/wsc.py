@@ -163,7 +163,7 @@ class WscFeeder:
         return self._offer(self._select(open_workers, excluded, lanes), lanes)
 
     def choose(self, call: Call, excluded: Collection[Restriction]) -> Call:
-        """Return a queued call that is next by a rule of somebody else."""
+        """Note that a queued call is next by a gate's rule, and return it."""
         return self._offer(call, self._open_lanes(excluded))
 
     def _offer(self, call: Call, lanes: OpenLanes | None) -> Call:
@@ -254,7 +254,9 @@ class WscFeeder:
         call = entry.call
         if self._batch_only:
             self._batch[call_id] = call.interaction_id
-        self.begin(call.interaction_id)
+        self._prefer(call.interaction_id)
+        for other in self._others:
+            other.begun_elsewhere(call.interaction_id)
         profile = self._directory.profile(call.app)
         contended, wanted = self._competition(call_id, node)
         typical = self._charges.typical_of(profile, call.stage)
@@ -279,12 +281,6 @@ class WscFeeder:
         if offered is None or offered[0] != call_id:
             return (self._counters.contended(node) if self._others else ()), None
         return offered[1], offered[1]
-
-    def begin(self, interaction_id: str) -> None:
-        """Give priority to an interaction's calls, here and at the other models."""
-        self._prefer(interaction_id)
-        for other in self._others:
-            other.begun_elsewhere(interaction_id)
 
     def _trusted(
         self, call: Call, profile: AppProfile, typical: float, cached_tokens: int

@@ -1,7 +1,8 @@
 """The gate in front of the workers' memory: which call is next, and which run may begin with it.
 
-    1. A call of a run that has begun and holds its place, the least served client's first.
-    2. Without one, the call that is next in the feeder's order begins its run, at a worker where the
+    1. The call of a run for which a worker is reserved, once it fits there.
+    2. A call of a run that has begun and holds its place, the least served client's first.
+    3. Without one, the call that is next in the feeder's order begins its run, at a worker where the
        run's footprint fits. If there is none, the run is *held*; smaller ones pass it.
 
 So a run that has begun is carried to its end, and the fair order decides which runs begin. Runs pass
@@ -11,15 +12,15 @@ While a run is held, residents lose their places (:meth:`RunGate.tick`). First t
 their lease. After ``hold_s`` of the run that was next in the fair order, one worker is reserved for
 it: no other run begins there, and those of the clients that are ahead of its own lose their places
 there, the farthest first, until it fits. Their calls wait in the fair order again. A running call is
-not interrupted. Then the held run begins, before the next calls of all others.
+not interrupted.
 
 Memory costs service: while a run is held for lack of it, clients are charged for what they hold without
 a call, half of what calls of that size would cost if they followed each other without a pause. So who
 keeps places that he does not use, or reserves more than he uses, falls back in the fair order.
 
-Bound: one run at a time is next in the fair order, and stays it until it begins. So of the clients
-with runs that wait, the one that is behind all others begins a run at the latest after ``2 * hold_s``,
-two ticks, and the time in which the runs of clients that are not ahead of it leave the reserved worker.
+Bound: one run at a time is held by name until it begins. So of the clients with runs that wait, the
+one that is behind all others begins a run at the latest after two times ``hold_s``, a tick, and the time
+in which those runs leave a reserved worker whose clients are not ahead of the held run's.
 
 Cost: the feeder's, for each class of size with a held run, plus O(open workers) when a run begins.
 Weakness: a run that began at another model, or before a restart, does not wait for room here.
@@ -27,12 +28,11 @@ Weakness: a run that began at another model, or before a restart, does not wait 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from fairserve.interactions.ages import age_of, time_of
-from fairserve.interactions.call import Call, Restriction
+from fairserve.interactions.call import Call, Restriction, size_class
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.locality.locality import Locality
@@ -47,6 +47,8 @@ IDLE_PRICE = 0.5
 """Charge for memory that is held without a call, relative to calls without a pause."""
 _SMALL = 1 / 32
 """Part of the largest worker below which runs have no class of size."""
+_CLASSES = 2
+"""Classes of size for each doubling."""
 _AHEAD = 1.0
 """Typical calls by which a client must be ahead of another to lose a place to it."""
 
@@ -141,7 +143,7 @@ class RunGate:
         tokens = call.prompt_tokens + call.expected_output_tokens
         tokens += self._growth(call, tokens)
         large = tokens > _SMALL * self.residents.largest_tokens
-        call.size = 1 + int(2 * math.log2(tokens)) if large else 0
+        call.size = size_class(tokens, _CLASSES) if large else 0
         self.residents.queue(call, self._footprint(call), now_s)
 
     def unqueue(self, call: Call) -> None:

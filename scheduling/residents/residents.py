@@ -96,6 +96,8 @@ class Residents:
         self._runs: dict[str, Resident] = {}
         self._memory: dict[str, _Memory] = {}
         """Memory by worker."""
+        self.largest_tokens = 0
+        """Capacity of the largest worker; 0 without workers."""
         self._pauses: dict[str, float] = {}
         """Longest recent pause of each app's runs, in seconds."""
 
@@ -127,18 +129,17 @@ class Residents:
         added = memory.prefixes.would_add(footprint.prefix) + footprint.growth
         return added <= self.room_tokens(worker_id)
 
-    @property
-    def largest_tokens(self) -> int:
-        """Return the capacity of the largest worker; 0 without workers."""
-        return max((each.capacity_tokens for each in self._memory.values()), default=0)
-
     def join(self, worker_id: str, capacity_tokens: int) -> None:
         """Add a worker without residents."""
         self._memory[worker_id] = _Memory(capacity_tokens, HeldPrefixes(self._block_tokens))
+        self.largest_tokens = max(self.largest_tokens, capacity_tokens)
 
     def lose(self, worker_id: str) -> None:
         """Remove a worker with its residents, whose runs continue elsewhere."""
         del self._memory[worker_id]
+        self.largest_tokens = max(
+            (each.capacity_tokens for each in self._memory.values()), default=0
+        )
         self._runs = {
             run_id: each for run_id, each in self._runs.items() if each.worker_id != worker_id
         }

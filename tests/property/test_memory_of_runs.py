@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -119,6 +120,11 @@ def honest_tokens(others):
     )
 
 
+@cache
+def tokens_alone():
+    return honest_tokens([])
+
+
 @pytest.mark.parametrize(
     "others",
     [
@@ -131,5 +137,4 @@ def honest_tokens(others):
 )
 def test_a_tenant_gets_its_half_beside_one_that_crowds_the_memory(others):
     """In tokens; both are entitled to half. Idle runs leave some of it unused."""
-    alone = honest_tokens([])
-    assert honest_tokens(sessions_of("crowd", **others)) > 0.5 * 0.85 * alone
+    assert honest_tokens(sessions_of("crowd", **others)) > 0.5 * 0.85 * tokens_alone()

@@ -81,7 +81,7 @@ def test_a_run_begins_only_where_it_fits(seed):
         commands = commands if isinstance(commands, list) else []
         source.took(commands)
         if sum(isinstance(each, ev.Admit) for each in commands) != 1:
-            continue  # other calls of runs in progress came with it
+            continue  # other calls of runs in progress were sent, too
         for model, pool in dispatcher.pools.items():
             residents = pool.gate.residents
             new = [

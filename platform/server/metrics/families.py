@@ -147,7 +147,7 @@ def workers(members: Sequence[Member], view: ClusterView) -> Iterator[Metric]:
         ),
         (
             "worker_resident_tokens",
-            "Memory of the runs that have a place at the worker.",
+            "Tokens of KV cache for the runs that have a place at the worker.",
             [w.resident_tokens for w in known],
         ),
     ):

@@ -12,9 +12,9 @@ from array import array
 
 import pytest
 import vllm_world  # imported first: without vLLM it skips this file
+from pass_costs import pass_costs
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.paged_worker import PagedWorker
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.fcfs import Fcfs
@@ -64,19 +64,7 @@ class Simulated(PagedWorker):
     """A simulated worker that records what it does, for prompts whose tokens only continue others."""
 
     def __init__(self, blocks, running, budget):
-        costs = CostModel(
-            "passes",
-            blocks * vllm_world.BLOCK,
-            prefill_base_s=1.0,
-            prefill_s_per_token=0.0,
-            prefill_s_per_pair=0.0,
-            decode_base_s=1.0,
-            decode_s_per_sequence=0.0,
-            decode_s_per_held_token=0.0,
-            max_prefill_tokens=budget,
-            max_running=running,
-            loop="paged",
-        )
+        costs = pass_costs(blocks * vllm_world.BLOCK, running=running, budget=budget, loop="paged")
         super().__init__(costs, Fcfs(), vllm_world.BLOCK, self)
         self.log, self.over = [], []
 
