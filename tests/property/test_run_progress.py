@@ -202,7 +202,7 @@ def active_runs(*runs, run_priority="progress", **options):
     feeder = made(directory(**APPS), WscOptions(run_priority=run_priority, **options))
     cache(feeder, LONG)
     for user, remaining, _, cached, prompt in runs:
-        feeder.begin(f"run-{user}")
+        feeder.begun_elsewhere(f"run-{user}")
         tokens = np.concatenate([LONG[:cached], TOKENS[: prompt - cached]])
         queue(feeder, call(user, user, run=f"run-{user}", calls=remaining, tokens=tokens))
     for user, _, counter, *_ in runs:
@@ -233,7 +233,7 @@ def test_an_inactive_run_has_no_progress_priority():
     feeder = made(directory(**APPS), WscOptions(run_priority="progress"))
     queue(feeder, call("new", "new", run="R", calls=1.0))
     queue(feeder, call("old", "old", run="O", calls=30.0))
-    feeder.begin("O")
+    feeder.begun_elsewhere("O")
     assert feeder.peek(WORKERS).call_id == "old"
 
 
