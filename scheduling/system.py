@@ -55,7 +55,7 @@ class SystemConfig:
     """Share of a worker's KV capacity for the footprints of runs in progress; a run begins once its
     own fits. None: it begins when its call is chosen."""
     hold_s: float = 300.0
-    """Seconds for which a run is held against the fair order, at most."""
+    """Seconds after which a held run gets the places of all who are ahead of it."""
     high_watermark: float = 2.0
     low_watermark: float = 1.2
     immunity_factor: float = 2.0

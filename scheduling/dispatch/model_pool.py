@@ -83,7 +83,7 @@ class ModelPool:
 
     def has_place(self, run_id: str, now_s: float) -> bool:
         """Return whether a run may hold memory here, so that it is in progress."""
-        return self.gate is None or self.gate.residents.has_place(run_id, now_s)
+        return self.gate is None or self.gate.has_place(run_id, now_s)
 
     @property
     def feeders(self) -> tuple[Feeder, Feeder]:

@@ -328,15 +328,20 @@ class VirtualCounters:
         return least.served + least.reserved
 
     def reach(
-        self, slack: float, least: Callable[[Node], Node] = Node.least
+        self,
+        slack: float,
+        least: Callable[[Node], Node | None] = Node.least,
+        inner_slack: float | None = None,
     ) -> Callable[[Node], tuple[float, ...] | None]:
         """Return a function that checks whether a queued client is within a slack.
 
         The function returns the counters along the client's path, outermost first, or None unless
-        each is at most ``slack`` above the smallest among its queued siblings. ``least`` returns the
-        child of a node with that counter. The result is valid until a call is queued, leaves or is
-        charged. Cost: O(1) per client once its outer levels are known.
+        each is at most ``slack`` above the smallest among its queued siblings, or ``inner_slack``
+        below the outermost level. ``least`` returns the child of a node with that counter, None
+        without one. The result is valid until a call is queued, leaves or is charged. Cost: O(1) per
+        client once its outer levels are known.
         """
+        inner = slack if inner_slack is None else inner_slack
         known: dict[Node, tuple[tuple[float, ...], float] | None] = {}
 
         def below(parent: Node) -> tuple[tuple[float, ...], float] | None:
@@ -345,7 +350,9 @@ class VirtualCounters:
             if above is None:
                 return None
             child = least(parent)
-            return above, child.served + child.reserved + slack
+            if child is None:
+                return above, math.inf
+            return above, child.served + child.reserved + (inner if above else slack)
 
         def within(node: Node) -> tuple[float, ...] | None:
             parent = node.parent

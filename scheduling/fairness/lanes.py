@@ -126,12 +126,10 @@ class OpenLanes:
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
-    def least(self, parent: Node) -> Node:
-        """Return the child of a node to serve next. Raises IndexError if no call is below it."""
+    def least(self, parent: Node) -> Node | None:
+        """Return the child of a node to serve next; None if no call is below it."""
         tops = [found for lane in self._lanes if (found := lane.least(parent)) is not None]
-        if not tops:
-            raise IndexError("nothing is queued in these lanes")
-        return min(tops, key=lambda found: found[0])[1]
+        return min(tops, key=lambda found: found[0])[1] if tops else None
 
     def contended(self, client: Node) -> tuple[bool, ...]:
         """Return for each level of a client's path whether a sibling takes part in the selection."""
@@ -139,8 +137,11 @@ class OpenLanes:
 
     def first(self) -> str:
         """Return the earliest call of the client to serve next. Raises IndexError if there is none."""
-        node = self.least(self._root)
+        node = self._root
         while not node.line:
-            node = self.least(node)
+            below = self.least(node)
+            if below is None:
+                raise IndexError("nothing is queued in these lanes")
+            node = below
         calls = (lane.earliest(node) for lane in self._lanes)
         return min(call for call in calls if call is not None)[1]

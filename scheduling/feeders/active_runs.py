@@ -6,16 +6,22 @@ With ``progress`` the run goes first that is expected to need the fewest calls u
 app's profile: the mean run time is shortest if nearly finished runs go first, and the slack bounds
 the cost to the others.
 
-Cost: O(log calls) to add, to remove and to choose, for each different number of calls until the end
-and each restriction to workers.
+Below the outermost level the slack may grow with the run (``reach``): what its own calls have cost its
+client is then no reason for it to wait. So if each run of a tenant comes from a new user, the first
+calls of newcomers do not precede the next calls of the runs in progress. A run that is longer than
+usual gets no such slack.
+
+Cost: O(log calls) to add, to remove and to choose, for each different number of calls until the end,
+each doubling of the calls of runs, and each restriction to workers.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import groupby
 
-from fairserve.interactions.call import Call, Restriction
+from fairserve.interactions.call import Call, Restriction, size_class
 from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.falls import Falls
 from fairserve.scheduling.fairness.ranking import Ranked, Ranking, Within
@@ -28,11 +34,11 @@ class ActiveRuns:
         self._falls = falls
         self._by_progress = by_progress
         self._interactions: set[str] = set()
-        self._remaining: list[float] = []
-        """Numbers of calls until the end of the queued runs, ascending."""
-        self._queued: dict[float, dict[Restriction, Ranking]] = {}
-        """Queued calls by that number and by restriction."""
-        self._places: dict[str, tuple[float, Restriction, Node, int]] = {}
+        self._groups: list[tuple[float, int]] = []
+        """Calls until the end of the queued runs and their slacks, ascending."""
+        self._queued: dict[tuple[float, int], dict[Restriction, Ranking]] = {}
+        """Queued calls by these and by restriction."""
+        self._places: dict[str, tuple[tuple[float, int], Restriction, Node, int]] = {}
         """Place and arrival number of each queued call."""
 
     def __len__(self) -> int:
@@ -51,7 +57,7 @@ class ActiveRuns:
         """Set the active interactions, none of which has a queued call yet."""
         self._falls = falls
         self._interactions = set(interactions)
-        self._remaining, self._queued, self._places = [], {}, {}
+        self._groups, self._queued, self._places = [], {}, {}
 
     def begin(self, interaction_id: str) -> bool:
         """Make an interaction active; return False if it already was."""
@@ -68,12 +74,13 @@ class ActiveRuns:
         """Add a queued call of an active interaction; adding it again is allowed."""
         if call.call_id in self._places:
             return
-        remaining = call.remaining_calls if self._by_progress else 0.0
-        self._places[call.call_id] = remaining, call.restriction, client, seq
-        rankings = self._queued.get(remaining)
+        slack = 1 << size_class(call.run_calls, 1) if call.run_calls else 0
+        group = call.remaining_calls if self._by_progress else 0.0, slack
+        self._places[call.call_id] = group, call.restriction, client, seq
+        rankings = self._queued.get(group)
         if rankings is None:
-            rankings = self._queued[remaining] = {}
-            insort(self._remaining, remaining)
+            rankings = self._queued[group] = {}
+            insort(self._groups, group)
         ranking = rankings.get(call.restriction)
         if ranking is None:
             ranking = rankings[call.restriction] = Ranking(self._falls)
@@ -84,32 +91,40 @@ class ActiveRuns:
         place = self._places.pop(call_id, None)
         if place is None:
             return
-        remaining, restriction, client, seq = place
-        rankings = self._queued[remaining]
+        group, restriction, client, seq = place
+        rankings = self._queued[group]
         rankings[restriction].discard(client, seq, call_id)
         if not rankings[restriction]:
             del rankings[restriction]
             if not rankings:
-                del self._queued[remaining]
-                self._remaining.remove(remaining)
+                del self._queued[group]
+                self._groups.remove(group)
 
-    def first(self, within: Within, excluded: Collection[Restriction] = frozenset()) -> str | None:
+    def first(
+        self, reach: Callable[[int], Within], excluded: Collection[Restriction] = frozenset()
+    ) -> str | None:
         """Return the first call of a client within the slack, in the order of service."""
-        return next(self.in_order(within, excluded), None)
+        return next(self.in_order(reach, excluded), None)
 
     def in_order(
-        self, within: Within, excluded: Collection[Restriction] = frozenset()
+        self, reach: Callable[[int], Within], excluded: Collection[Restriction] = frozenset()
     ) -> Iterator[str]:
         """Yield the first call of each client within the slack, in the order of service.
 
-        Calls with an excluded restriction are skipped. Ties: the smaller counter, then the earlier
-        arrival. Cost: O(log calls) for each, and for each ranking.
+        ``reach`` returns the check of clients for the slack of a run, in typical calls. Calls with an
+        excluded restriction are skipped. Ties: the smaller counter, then the earlier arrival. Cost:
+        O(log calls) for each, and for each ranking.
         """
         served: set[Node] = set()
-        for remaining in self._remaining:
-            rankings = [r for each, r in self._queued[remaining].items() if each not in excluded]
+        for _, groups in groupby(self._groups, key=lambda group: group[0]):
+            rankings = [
+                (ranking, reach(group[1]))
+                for group in groups
+                for each, ranking in self._queued[group].items()
+                if each not in excluded
+            ]
             while True:
-                firsts = (ranking.first(within, served) for ranking in rankings)
+                firsts = (ranking.first(within, served) for ranking, within in rankings)
                 found: Ranked | None = min(
                     (each for each in firsts if each is not None), default=None
                 )

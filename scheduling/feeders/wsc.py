@@ -4,9 +4,9 @@
 its app, so a call of exactly the expected size costs 1 in every app. The paper's lines:
 
     12-18  a user with nothing queued is lifted as in VTC                    VirtualCounters.arrive
-    31-35  if an interaction in progress has a call waiting: of these        WscFeeder._select
+    31-35  if an interaction in progress has a call waiting: of these        WscFeeder._in_progress
            users the one with the smallest u_i, its earliest call
-    36-38  else the user with the smallest u_i, its earliest call            WscFeeder._select
+    36-38  else the user with the smallest u_i, its earliest call            WscFeeder._fair
     39     take it out of the queue                                          WscFeeder.dispatch
     44-48  at the end: u_i += E_i (alpha L_I + beta L_S + gamma L_O) / w_aj  SliceCharges
 
@@ -30,7 +30,8 @@ it increases only by the cost of its dispatched calls: at most R U, as a call is
 in total, its reservation included. Received service decreases only by refunds (of calls whose
 worker failed, which are queued again). So each client's stays at or above m - R U, and one that
 arrives later is lifted to no less. With ``charge="finish"`` nothing is reserved, and R calls are
-dispatched before the first is charged; the bound is the same.
+dispatched before the first is charged; the bound is the same. Under a gate (``runs_first``) S is larger
+below the outermost level, by at most twice the calls of the longest run that is not longer than usual.
 
 These rules choose the run. ``run_order`` chooses among its queued calls: ``critical_path`` takes
 the one with the most expected output on its path to the end of the run, so that the run ends
@@ -52,6 +53,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -101,6 +103,8 @@ class WscFeeder:
         self, directory: Directory, locality: Locality, options: WscOptions = WscOptions()
     ) -> None:
         self.options = options
+        self.runs_first = False
+        """True if runs in progress precede all others of their tenant, as a gate needs."""
         self._directory = directory
         self._locality = locality
         self._counters = VirtualCounters()
@@ -152,15 +156,29 @@ class WscFeeder:
         self._place(_Queued(call, node, seq, bypassed))
 
     def peek(
-        self, open_workers: Collection[str], excluded: Collection[Restriction] = frozenset()
+        self,
+        open_workers: Collection[str],
+        excluded: Collection[Restriction] = frozenset(),
+        held: Collection[Restriction] = frozenset(),
     ) -> Call | None:
-        """Return the next call (lines 31-38), within the slacks."""
+        """Return the next call (lines 31-38), within the slacks.
+
+        ``held`` are restrictions with which no run may begin; its calls may continue.
+        """
         if not self._queued:
             return None
+        begin = {*excluded, *held} if held else excluded
+        lanes = self._open_lanes(begin)
+        if self.runs_first:
+            call = self._select_run(open_workers, excluded, begin, lanes)
+        else:
+            call = self._select(open_workers, begin, lanes)
+        return None if call is None else self._offer(call, lanes)
+
+    def peek_fair(self, workers: Collection[str], excluded: Collection[Restriction]) -> Call | None:
+        """Return the next call if runs in progress had no precedence, except by their matches."""
         lanes = self._open_lanes(excluded)
-        if lanes is not None and not lanes:
-            return None
-        return self._offer(self._select(open_workers, excluded, lanes), lanes)
+        return self._match(workers, excluded, lanes) or self._fair(excluded, lanes)
 
     def choose(self, call: Call, excluded: Collection[Restriction]) -> Call:
         """Note that a queued call is next by a gate's rule, and return it."""
@@ -173,21 +191,13 @@ class WscFeeder:
             self._offered = call.call_id, lanes.contended(self._queued[call.call_id].node)
         return call
 
-    def peek_begun(
-        self, open_workers: Collection[str], excluded: Collection[Restriction] = frozenset()
-    ) -> Call | None:
-        """Return the next call of the active runs alone, in the order of lines 31-35 without a slack."""
-        lanes = self._open_lanes(excluded)
-        if lanes is not None and not lanes:
-            return None
-        call_id = self._active_runs.first(self._reach(math.inf, lanes), excluded)
-        if call_id is None:
-            return None
-        return self._offer(self._first_of_run(self._queued[call_id], excluded).call, lanes)
-
     def has_begun(self, interaction_id: str) -> bool:
         """Return whether a run is active."""
         return interaction_id in self._active_runs
+
+    def waits(self, interaction_id: str) -> bool:
+        """Return whether a call of a run is queued."""
+        return interaction_id in self._runs
 
     @property
     def not_begun(self) -> int:
@@ -221,33 +231,92 @@ class WscFeeder:
         counters = self._counters
         return counters.reach(slack) if lanes is None else counters.reach(slack, lanes.least)
 
+    def _reach_of_run(self, lanes: OpenLanes | None, own: int) -> Within:
+        """Return such a function for active runs whose own calls have cost at most so much."""
+        slack = self.options.interaction_slack
+        if not self.runs_first:
+            return self._reach(slack, lanes)
+        least = Node.least if lanes is None else lanes.least
+        return self._counters.reach(slack, least, slack + own)
+
     def _select(
         self,
         open_workers: Collection[str],
         excluded: Collection[Restriction],
         lanes: OpenLanes | None,
-    ) -> Call:
-        oldest = (
-            self._first(self._counters.least()) if lanes is None else self._queued[lanes.first()]
-        )
-        if self.options.max_bypass and oldest.bypassed >= self.options.max_bypass:
-            return self._first_of_run(oldest, excluded).call
+    ) -> Call | None:
+        """Return the next call: a match, else of a run in progress, else of the least served client."""
+        oldest = self._oldest(lanes)
+        if oldest is None:
+            return None
+        if not self._is_bypassed(oldest):
+            match = self._match(open_workers, excluded, lanes)
+            if match is not None:
+                return match
+            if self.options.interaction_priority:  # lines 31-35
+                run = self._in_progress(excluded, lanes)
+                if run is not None:
+                    return run
+        return self._first_of_run(oldest, excluded).call
+
+    def _select_run(
+        self,
+        open_workers: Collection[str],
+        excluded: Collection[Restriction],
+        begin: Collection[Restriction],
+        lanes: OpenLanes | None,
+    ) -> Call | None:
+        """Return the next call: of a run in progress, else one with which a run may begin."""
+        match = self._match(open_workers, begin, lanes)
+        if match is None or not self.has_begun(match.interaction_id):
+            run = self._in_progress(excluded, lanes)
+            if run is not None:
+                return run
+        return match or self._fair(begin, lanes)
+
+    def _in_progress(
+        self, excluded: Collection[Restriction], lanes: OpenLanes | None
+    ) -> Call | None:
+        """Return the next call of the active runs within the slack (lines 31-35)."""
+        call_id = self._active_runs.first(partial(self._reach_of_run, lanes), excluded)
+        if call_id is None:
+            return None
+        return self._first_of_run(self._queued[call_id], excluded).call
+
+    def _match(
+        self,
+        open_workers: Collection[str],
+        excluded: Collection[Restriction],
+        lanes: OpenLanes | None,
+    ) -> Call | None:
+        """Return the call to serve for its cached prefix; None if the least served client is next."""
+        oldest = self._oldest(lanes)
+        if oldest is None or self._is_bypassed(oldest):
+            return None
         chosen = self._longest_match(open_workers, excluded, lanes)
-        if chosen is not None and self._worth(chosen, oldest, open_workers, lanes):
-            nearest = self._nearer_its_end(chosen, open_workers, excluded, lanes)
-            return self._first_of_run(nearest, excluded, open_workers).call
-        first: _Queued | None = None
-        if self.options.interaction_priority:  # lines 31-35
-            within = self._reach(self.options.interaction_slack, lanes)
-            call_id = self._active_runs.first(within, excluded)
-            first = None if call_id is None else self._queued[call_id]
-        return self._first_of_run(first or oldest, excluded).call
+        if chosen is None or not self._worth(chosen, oldest, open_workers, lanes):
+            return None
+        nearest = self._nearer_its_end(chosen, open_workers, excluded, lanes)
+        return self._first_of_run(nearest, excluded, open_workers).call
+
+    def _fair(self, excluded: Collection[Restriction], lanes: OpenLanes | None) -> Call | None:
+        """Return the earliest call of the least served client (lines 36-38)."""
+        oldest = self._oldest(lanes)
+        return None if oldest is None else self._first_of_run(oldest, excluded).call
+
+    def _oldest(self, lanes: OpenLanes | None) -> _Queued | None:
+        if not (self._queued if lanes is None else lanes):
+            return None
+        return self._first(self._counters.least()) if lanes is None else self._queued[lanes.first()]
+
+    def _is_bypassed(self, oldest: _Queued) -> bool:
+        return 0 < self.options.max_bypass <= oldest.bypassed
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Remove a call and reserve its expected slice (line 39). KeyError if it is not queued."""
         entry = self._queued[call_id]
         node, oldest = entry.node, self._first(self._counters.least())
-        if oldest is not entry and not self._leads(entry.call, oldest.call):
+        if oldest is not entry and not self._precedes(entry.call, oldest.call):
             oldest.bypassed += 1
         following = self._dequeue(entry)
         self._counters.dispatch(node, following, upcoming=False)
@@ -412,8 +481,8 @@ class WscFeeder:
         if not self._by_progress or chosen.call.interaction_id not in self._active_runs:
             return chosen
         least = self._cached_share(chosen.call, open_workers) - _AS_WELL_CACHED
-        within = self._reach(self.options.interaction_slack, lanes)
-        for call_id in islice(self._active_runs.in_order(within, excluded), _MOST_COMPARED):
+        reach = partial(self._reach_of_run, lanes)
+        for call_id in islice(self._active_runs.in_order(reach, excluded), _MOST_COMPARED):
             entry = self._queued[call_id]
             if entry is chosen or self._cached_share(entry.call, open_workers) >= least:
                 return entry
@@ -440,6 +509,12 @@ class WscFeeder:
             if matched(first.call, workers) < matched(chosen.call, workers):
                 return chosen
         return first
+
+    def _precedes(self, call: Call, other: Call) -> bool:
+        """Return whether a call goes before another without bypassing it."""
+        if self.runs_first and self.has_begun(call.interaction_id):
+            return True
+        return self._leads(call, other)
 
     def _leads(self, call: Call, other: Call) -> bool:
         """Return whether a call of a run precedes another call of the same run."""

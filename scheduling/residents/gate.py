@@ -1,56 +1,67 @@
 """The gate in front of the workers' memory: which call is next, and which run may begin with it.
 
     1. The call of a run for which a worker is reserved, once it fits there.
-    2. A call of a run that has begun and holds its place, the least served client's first.
-    3. Without one, the call that is next in the feeder's order begins its run, at a worker where the
-       run's footprint fits. If there is none, the run is *held*; smaller ones pass it.
+    2. A call of a run that has begun. In its tenant it does not wait for runs that have not, except for
+       what other runs of its client have had (:mod:`fairserve.scheduling.feeders.active_runs`).
+    3. The call that is next in the feeder's order begins its run, at a worker where the run's
+       footprint fits. If there is none, the run is *held*.
 
-So a run that has begun is carried to its end, and the fair order decides which runs begin. Runs pass
-by classes of size, two for each doubling: a class waits while its first run is held.
+So a run that has begun is carried to its end, and the fair order decides which runs begin. Of the
+workers with room, a run begins where the feeder finds the longest match for one of them.
 
-While a run is held, residents lose their places (:meth:`RunGate.tick`). First those that have overrun
-their lease. After ``hold_s`` of the run that was next in the fair order, one worker is reserved for
-it: no other run begins there, and those of the clients that are ahead of its own lose their places
-there, the farthest first, until it fits. Their calls wait in the fair order again. A running call is
-not interrupted.
+Smaller runs pass a held one, by classes of size, two for each doubling: a class waits while its first
+run is held. The run that was next in the fair order gets room (:meth:`RunGate.tick`). First from
+residents that have overrun their lease. Then from those of the clients that are ahead of its own by more
+calls than it is expected to make, the farthest first. After ``PASS_S`` only from those who would still
+hold more memory than its own client, at a worker where their places are enough; after ``hold_s`` from
+all who are ahead. That worker is reserved: no other run begins there. A running call is not interrupted;
+the next calls of a suspended run wait in the fair order again. Their prompts have to be computed again,
+so before ``hold_s`` they are at most ``SWAP_SHARE`` of the prompts served while runs were held.
 
 Memory costs service: while a run is held for lack of it, clients are charged for what they hold without
 a call, half of what calls of that size would cost if they followed each other without a pause. So who
 keeps places that he does not use, or reserves more than he uses, falls back in the fair order.
 
 Bound: one run at a time is held by name until it begins. So of the clients with runs that wait, the
-one that is behind all others begins a run at the latest after two times ``hold_s``, a tick, and the time
-in which those runs leave a reserved worker whose clients are not ahead of the held run's.
+one that is behind all others by more than a run begins one at the latest after two times ``hold_s``, a
+tick, and the time in which those runs leave a reserved worker whose clients are not as far ahead.
 
-Cost: the feeder's, for each class of size with a held run, plus O(open workers) when a run begins.
+Cost: the feeder's, for each class of size with a held run and each worker without room, plus O(open
+workers) when a run begins.
 Weakness: a run that began at another model, or before a restart, does not wait for room here.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from fairserve.interactions.ages import age_of, time_of
-from fairserve.interactions.call import Call, Restriction, size_class
+from fairserve.interactions.call import Call, ClientPath, Restriction, size_class
 from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.fairness.level_weights import Owner, weights_by_level
 from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.workers import WorkerSet
 from fairserve.scheduling.residents.held_prefixes import prefix_of
 from fairserve.scheduling.residents.pace import Pace
-from fairserve.scheduling.residents.residents import Footprint, Residents
+from fairserve.scheduling.residents.residents import Footprint, Resident, Residents
 
 RESERVED_GROWTH = 0.5
 """Part of a run's expected growth that is reserved from its beginning, if its profile is believed."""
 IDLE_PRICE = 0.5
 """Charge for memory that is held without a call, relative to calls without a pause."""
+PASS_S = 5.0
+"""Seconds for which smaller runs pass a held one that others owe a place."""
+SWAP_SHARE = 0.05
+"""Part of the prompts served while a run is held that suspended runs may have to compute again."""
 _SMALL = 1 / 32
 """Part of the largest worker below which runs have no class of size."""
 _CLASSES = 2
 """Classes of size for each doubling."""
 _AHEAD = 1.0
-"""Typical calls by which a client must be ahead of another to lose a place to it."""
+"""Typical calls by which a client must be ahead of another at least to lose a place to it."""
 
 
 Candidates = Callable[[WorkerSet, Restriction], WorkerSet]
@@ -78,6 +89,7 @@ class RunGate:
         hold_s: float,
     ) -> None:
         self._feeder = feeder
+        feeder.runs_first = True
         self._directory = directory
         self._locality = locality
         self._candidates = candidates
@@ -86,6 +98,8 @@ class RunGate:
         self._held: _Held | None = None
         """The run that was next in the fair order when it was first held."""
         self._pace = Pace()
+        self._credit = 0.0
+        """Tokens of suspended runs that may be computed again, from the work since runs are held."""
         self._full = False
         """True if no worker had room for it at the last tick."""
 
@@ -98,17 +112,19 @@ class RunGate:
             room = self._room(held.call, open_workers)
             if room:
                 return self._feeder.choose(held.call, excluded), room
-        call = self._feeder.peek_begun(open_workers, excluded)
-        if call is not None:
-            return call, open_workers
-        passed = set(excluded)
-        while (call := self._feeder.peek(open_workers, passed)) is not None:
-            room = self._room(call, open_workers)
-            if room:
+        passed: set[Restriction] = set()
+        workers, matched = open_workers, self._locality.matched_tokens
+        while (call := self._feeder.peek(workers, excluded, passed)) is not None:
+            if self._feeder.has_begun(call.interaction_id):
+                return call, open_workers
+            room = self._room(call, workers)
+            if not room:
+                passed.add(call.restriction)
+                workers = open_workers
+            elif room.mask == workers.mask or matched(call, room) == matched(call, workers):
                 return call, room
-            if not call.size:
-                break
-            passed.add(call.restriction)
+            else:  # the others may hold the prefix of another call
+                workers = room
         return None, None
 
     def _room(self, call: Call, workers: WorkerSet) -> WorkerSet:
@@ -144,15 +160,26 @@ class RunGate:
         tokens += self._growth(call, tokens)
         large = tokens > _SMALL * self.residents.largest_tokens
         call.size = size_class(tokens, _CLASSES) if large else 0
-        self.residents.queue(call, self._footprint(call), now_s)
+        if not self._feeder.waits(call.interaction_id):
+            self.residents.resume(call, now_s)
 
     def unqueue(self, call: Call) -> None:
         """Note that a queued call ends without a worker."""
-        self.residents.unqueue(call)
         self._no_longer_held(call)
+
+    def has_place(self, run_id: str, now_s: float) -> bool:
+        """Return whether a run is a resident within its lease."""
+        return run_id in self.residents and not self._is_overdue(run_id, now_s)
+
+    def _is_overdue(self, run_id: str, now_s: float) -> bool:
+        return not self._feeder.waits(run_id) and self.residents.is_overdue(run_id, now_s)
 
     def dispatch(self, call: Call, worker_id: str) -> None:
         """Note a call's worker."""
+        if self._full:
+            self._credit += SWAP_SHARE * call.prompt_tokens
+        else:
+            self._credit = 0.0
         self.residents.dispatch(call, worker_id, self._footprint(call))
         self._pace.running += 1
         self._no_longer_held(call)
@@ -181,7 +208,7 @@ class RunGate:
         passed_s = self._pace.pass_to(now_s)
         self._full = False
         if self._held is None:
-            call = self._feeder.peek(workers, excluded)
+            call = self._feeder.peek_fair(workers, excluded)
             if call is None or self._feeder.has_begun(call.interaction_id):
                 return
             self._held = _Held(call, now_s)
@@ -189,40 +216,84 @@ class RunGate:
         for run_id in self.residents.overdue(now_s):
             if self._room(held.call, workers):
                 break
-            self._suspend(run_id)
+            if not self._feeder.waits(run_id):
+                self._suspend(run_id)
         self._full = not self._room(held.call, workers)
         if self._full:
             self._charge_idle(passed_s)
-        if now_s - held.since_s >= self._hold_s:
-            self._reserve(held, self._candidates(workers, held.call.restriction))
+        if now_s - held.since_s >= PASS_S:
+            self._reserve(held, self._candidates(workers, held.call.restriction), now_s)
 
     def _charge_idle(self, passed_s: float) -> None:
         """Charge all for the memory that they hold without a call."""
         calls = IDLE_PRICE * passed_s * self._pace.calls_per_s
-        for _, each in self.residents.all():
+        for run_id, each in self.residents.all():
             tokens = self.residents.idle_tokens(each)
-            if tokens:
+            if tokens and not self._feeder.waits(run_id):
                 self._feeder.charge_idle(each.owner, each.client, each.stage, calls * tokens)
 
-    def _reserve(self, held: _Held, workers: WorkerSet) -> None:
+    def _reserve(self, held: _Held, workers: WorkerSet, now_s: float) -> None:
         """Reserve the worker with the most room for a run, and take places there for it."""
         worker_id = held.worker_id
         if worker_id not in workers:
             worker_id = max(workers, key=self.residents.room_tokens, default=None)
-            self._held = held._replace(worker_id=worker_id)
         if worker_id is None:
+            self._held = held._replace(worker_id=None)
             return
-        counter, footprint = self._feeder.counter, self._footprint(held.call)
-        own = counter(held.call.client) + _AHEAD
-        there = [
-            (counter(each.client), run_id)
-            for run_id, each in self.residents.all()
-            if each.worker_id == worker_id
-        ]
-        for served, run_id in sorted(there, reverse=True):
-            if served <= own or self.residents.fits(worker_id, footprint):
+        footprint = self._footprint(held.call)
+        needed = self.residents.missing_tokens(worker_id, footprint)
+        chosen, cost = [], 0
+        late = now_s - held.since_s >= self._hold_s
+        for _, run_id, each in self._debtors(held.call, worker_id, footprint, of_all=late):
+            if needed <= 0:
                 break
+            held_tokens = self.residents.tokens_of(each)
+            needed -= held_tokens + each.growth
+            cost += held_tokens
+            chosen.append(run_id)
+        self._held = held._replace(worker_id=worker_id if late or needed <= 0 else None)
+        if needed > 0 or not (late or cost <= self._credit):
+            return
+        self._credit = max(0.0, self._credit - cost)
+        for run_id in chosen:
             self._suspend(run_id)
+
+    def _debtors(
+        self, call: Call, worker_id: str, footprint: Footprint, *, of_all: bool
+    ) -> list[tuple[float, str, Resident]]:
+        """Return the residents at a worker that owe their place to a call's run, the farthest first.
+
+        Where their paths part, their client is ahead of the call's by more calls than its run is
+        expected to make, and, if not ``of_all``, holds more memory for its weight than the call's
+        would with this run.
+        """
+        there = [
+            (run_id, each) for run_id, each in self.residents.all() if each.worker_id == worker_id
+        ]
+        memory: Counter[ClientPath] = Counter()
+        for _, each in there:
+            tokens = self.residents.tokens_of(each) + each.growth
+            for length in range(1, len(each.client) + 1):
+                memory[each.client[:length]] += tokens
+        own_tokens = self.residents.whole(worker_id, footprint)
+        least = max(_AHEAD, call.remaining_calls)
+        found = []
+        for run_id, each in there:
+            length = _parting(each.client, call.client)
+            if not length:
+                continue
+            theirs, own = each.client[:length], call.client[:length]
+            lead = self._feeder.counter(theirs) - self._feeder.counter(own)
+            weight = self._weight(each.owner, len(each.client), length)
+            own_weight = self._weight((call.tenant, call.app, call.user), len(call.client), length)
+            more = memory[theirs] / weight > (memory[own] + own_tokens) / own_weight
+            if lead > least and (more or of_all):
+                found.append((lead, run_id, each))
+        return sorted(found, key=lambda each: each[:2], reverse=True)
+
+    def _weight(self, owner: Owner, levels: int, length: int) -> float:
+        """Return an owner's weight at the level at which a path has this length."""
+        return weights_by_level(self._directory.weights(*owner), levels)[length - 1]
 
     def _suspend(self, run_id: str) -> None:
         """Take a run's place; its next calls wait in the fair order."""
@@ -237,6 +308,8 @@ class RunGate:
         return {
             "residents": self.residents.snapshot(now_s),
             "pace": self._pace.snapshot(now_s),
+            "full": self._full,
+            "credit": self._credit,
             "held": None
             if held is None
             else [held.call.call_id, age_of(held.since_s, now_s), held.worker_id],
@@ -246,7 +319,16 @@ class RunGate:
         """Replace the state by an earlier snapshot; ``calls`` are the pool's, by id."""
         self.residents.restore(state["residents"], now_s)
         self._pace.restore(state["pace"], now_s)
+        self._full, self._credit = state["full"], state["credit"]
         self._held = None
         if state["held"] is not None:
             call_id, age, worker_id = state["held"]
             self._held = _Held(calls[call_id], time_of(age, now_s), worker_id)
+
+
+def _parting(client: ClientPath, other: ClientPath) -> int:
+    """Return the number of levels up to the first at which two paths differ; 0 if none does."""
+    for length, (one, two) in enumerate(zip(client, other, strict=False), 1):
+        if one != two:
+            return length
+    return 0

@@ -3,7 +3,7 @@
 A run keeps its prefix in the KV cache of a worker between its calls. While the prefixes of all runs
 in progress do not fit into the caches, each call evicts the prefix of another run's next call, and
 every prompt is computed anew. So a run becomes a resident with its first call, and only where its
-footprint fits: the prompts of its calls in progress, or of its last call, with their expected outputs,
+footprint fits: the prompts of its calls at the worker, or of its last call, with their expected outputs,
 and a part of its expected growth, since at any time residents are at different stages. What the
 prompts at a worker share counts once. The footprints at a worker stay below a share of its capacity;
 the rest is for the prefixes of runs that have ended, which a worker evicts in the order of their last
@@ -56,9 +56,9 @@ class Resident:
     """Stage of its last call."""
     growth: int = 0
     calls: dict[str, Prefix] = field(default_factory=dict)
-    """Prefixes of the calls in progress."""
+    """Prefixes of the calls at the worker."""
     last: Prefix | None = None
-    """Prefix of the last call, while none is in progress."""
+    """Prefix of the last call, while none is at the worker."""
     idle_since_s: float = 0.0
     """Time of the last end of a call."""
 
@@ -123,11 +123,23 @@ class Residents:
 
     def fits(self, worker_id: str, footprint: Footprint) -> bool:
         """Return whether a footprint fits a worker. One without residents takes any run."""
-        memory = self._memory[worker_id]
-        if not memory.residents:
-            return True
-        added = memory.prefixes.would_add(footprint.prefix) + footprint.growth
-        return added <= self.room_tokens(worker_id)
+        return (
+            not self._memory[worker_id].residents or self.missing_tokens(worker_id, footprint) <= 0
+        )
+
+    def missing_tokens(self, worker_id: str, footprint: Footprint) -> float:
+        """Return by how much a footprint exceeds the room at a worker; at most 0 if it fits."""
+        added = self._memory[worker_id].prefixes.would_add(footprint.prefix) + footprint.growth
+        return added - self.room_tokens(worker_id)
+
+    def whole(self, worker_id: str, footprint: Footprint) -> int:
+        """Return all tokens of a footprint."""
+        return self._memory[worker_id].prefixes.whole(footprint.prefix) + footprint.growth
+
+    def tokens_of(self, found: Resident) -> int:
+        """Return the tokens of a resident's prompts."""
+        whole = self._memory[found.worker_id].prefixes.whole
+        return max((whole(each) for each in found.prefixes), default=0)
 
     def join(self, worker_id: str, capacity_tokens: int) -> None:
         """Add a worker without residents."""
@@ -146,15 +158,12 @@ class Residents:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def queue(self, call: Call, footprint: Footprint, now_s: float) -> None:
-        """Note a queued call."""
+    def resume(self, call: Call, now_s: float) -> None:
+        """Note the first queued call of a run after a pause."""
         found = self._runs.get(call.interaction_id)
-        if found is None:
-            return
-        if not found.calls:
+        if found is not None and not found.calls:
             longest_s = _PAUSE_DECAY * self._pauses.get(call.app, _UNKNOWN_PAUSE_S)
             self._pauses[call.app] = max(now_s - found.idle_since_s, longest_s)
-        self._hold(found, call, footprint)
 
     def _hold(self, found: Resident, call: Call, footprint: Footprint) -> None:
         """Count a call's prefix, and the growth from it on."""
@@ -181,27 +190,17 @@ class Residents:
             self._enter_worker(found)
         self._hold(found, call, footprint)
 
-    def unqueue(self, call: Call) -> None:
-        """Note that a queued call ends without a worker."""
-        self._drop(call)
-
     def leave(self, call: Call, now_s: float) -> None:
         """Note that a call has left its worker."""
-        found = self._drop(call)
-        if found is not None:
-            found.idle_since_s = now_s
-
-    def _drop(self, call: Call) -> Resident | None:
-        """Remove a call from its run's; return the run if it is a resident with this call."""
         found = self._runs.get(call.interaction_id)
         prefix = None if found is None else found.calls.pop(call.call_id, None)
         if found is None or prefix is None:
-            return None
+            return
+        found.idle_since_s = now_s
         if found.calls:
             self._memory[found.worker_id].prefixes.remove(prefix)
         else:
             found.last = prefix
-        return found
 
     def end(self, run_id: str) -> None:
         """Remove a run, if it is a resident."""
@@ -224,7 +223,7 @@ class Residents:
             memory.prefixes.remove(prefix)
 
     def idle_tokens(self, found: Resident) -> int:
-        """Return what a resident holds besides the prompts of its calls in progress."""
+        """Return what a resident holds besides the prompts of its calls at the worker."""
         prefixes = self._memory[found.worker_id].prefixes
         return found.growth + (0 if found.last is None else prefixes.whole(found.last))
 
@@ -235,12 +234,9 @@ class Residents:
         longest_s = self._pauses.get(app, _UNKNOWN_PAUSE_S)
         return min(max(_PAUSES_OF_LEASE * longest_s, SHORTEST_LEASE_S), LONGEST_LEASE_S)
 
-    def has_place(self, run_id: str, now_s: float) -> bool:
-        """Return whether a run is a resident within its lease."""
-        found = self._runs.get(run_id)
-        return found is not None and not self._is_overdue(found, now_s)
-
-    def _is_overdue(self, found: Resident, now_s: float) -> bool:
+    def is_overdue(self, run_id: str, now_s: float) -> bool:
+        """Return whether a resident without a call at its worker has overrun its lease."""
+        found = self._runs[run_id]
         return not found.calls and now_s - found.idle_since_s > self.lease_s(found.app)
 
     def overdue(self, now_s: float) -> list[str]:
@@ -248,7 +244,7 @@ class Residents:
         found = [
             (each.idle_since_s, run_id)
             for run_id, each in self._runs.items()
-            if self._is_overdue(each, now_s)
+            if self.is_overdue(run_id, now_s)
         ]
         return [run_id for _, run_id in sorted(found)]
 

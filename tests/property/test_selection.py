@@ -18,6 +18,8 @@ OPTIONS = [
     {"feeder.run_priority": "progress", "feeder.max_bypass": 3, "levels": "tenant > app > user"},
     {"feeder.locality_slack": 1.0, "feeder.locality_gain": False, "newcomers": "shared"},
     {"feeder.interaction_slack": 0.0, "feeder.charge": "finish", "levels": "user"},
+    {"resident_share": 0.2, "levels": "tenant > app > user"},
+    {"resident_share": 0.9, "feeder.interaction_slack": 0.0},
 ]
 
 
@@ -29,6 +31,12 @@ def selections(pool, rng):
         mask = pool.worker_table.serving().mask & rng.getrandbits(8)
         excluded = {each for each in restrictions if rng.random() < 0.4}
         yield feeder, WorkerSet(workers, mask), rng.choice([frozenset(), excluded])
+
+
+def held_of(feeder, rng):
+    """Return restrictions with which no run may begin."""
+    restrictions = sorted({call.restriction for call in feeder.waiting()}, key=repr)
+    return frozenset(each for each in restrictions if rng.random() < 0.4)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -56,6 +64,10 @@ def test_the_indexed_choice_is_the_choice_of_a_scan(options, seed):
             for feeder, workers, excluded in selections(pool, rng):
                 plain = PlainSelection(feeder, workers, excluded)
                 assert feeder.peek(workers, excluded) is plain.peek()
-                assert feeder.peek_begun(workers, excluded) is plain.peek_begun()
+                if feeder.runs_first:
+                    assert feeder.peek_fair(workers, excluded) is plain.peek_fair()
+                    held = rng.choice([frozenset(), held_of(feeder, rng)])
+                    plain = PlainSelection(feeder, workers, excluded, held)
+                    assert feeder.peek(workers, excluded, held) is plain.peek()
                 plain = PlainSelection(feeder, workers, excluded, thresholds_of_all=True)
                 assert feeder.peek_hit(workers, excluded) is plain.peek_hit()

@@ -11,31 +11,55 @@ AS_WELL_CACHED = 0.1
 class PlainSelection:
     """One selection of a feeder, for these workers, without the calls of some restrictions."""
 
-    def __init__(self, feeder, open_workers, excluded=frozenset(), *, thresholds_of_all=False):
+    def __init__(
+        self,
+        feeder,
+        open_workers,
+        excluded=frozenset(),
+        held=frozenset(),
+        *,
+        thresholds_of_all=False,
+    ):
         self.feeder, self.options, self.open = feeder, feeder.options, open_workers
         everything = [(entry.node, entry) for entry in feeder._queued.values()]
-        self.entries = [
+        self.may_continue = [
             (node, entry) for node, entry in everything if entry.call.restriction not in excluded
+        ]
+        self.entries = [
+            (node, entry) for node, entry in self.may_continue if entry.call.restriction not in held
         ]
         self.competing = everything if thresholds_of_all else self.entries
 
     def peek(self):
+        if self.feeder.runs_first:
+            match = self.match()
+            if match is None or match.interaction_id not in self.feeder._active_runs:
+                first = next(iter(self.active_in_order()), None)
+                if first is not None:
+                    return self.first_of_run(first, self.may_continue)
+            return self.peek_fair()
         if not self.entries:
             return None
-        oldest, options = self.oldest(), self.options
-        if options.max_bypass and oldest[1].bypassed >= options.max_bypass:
-            return self.first_of_run(oldest)
-        chosen = self.longest_match()
-        if chosen is not None and self.worth(chosen, oldest):
-            return self.first_of_run(self.nearer_its_end(chosen), needs_match=True)
         first = None
-        if options.interaction_priority:
+        if self.options.interaction_priority and not self.is_bypassed():
             first = next(iter(self.active_in_order()), None)
-        return self.first_of_run(first or oldest)
+        return self.match() or self.first_of_run(first or self.oldest())
 
-    def peek_begun(self):
-        first = next(iter(self.active_in_order(math.inf)), None)
-        return first and self.first_of_run(first)
+    def peek_fair(self):
+        if not self.entries:
+            return None
+        return self.match() or self.first_of_run(self.oldest())
+
+    def is_bypassed(self):
+        return 0 < self.options.max_bypass <= self.oldest()[1].bypassed
+
+    def match(self):
+        if not self.entries or self.is_bypassed():
+            return None
+        chosen = self.longest_match()
+        if chosen is None or not self.worth(chosen, self.oldest()):
+            return None
+        return self.first_of_run(self.nearer_its_end(chosen), needs_match=True)
 
     def peek_hit(self):
         chosen = self.longest_match()
@@ -64,7 +88,8 @@ class PlainSelection:
             if child.line:
                 return min(found, key=lambda pair: pair[1].seq)
 
-    def within(self, node, slack):
+    def within(self, node, slack, own=0):
+        """Return the counters of a client within a slack, below the outermost level plus ``own``."""
         counters = []
         for each in node.line:
             siblings = {
@@ -73,10 +98,11 @@ class PlainSelection:
                 for child in other.line
                 if child.parent is each.parent
             }
-            least = min(child.served + child.reserved for child in siblings)
             counters.append(each.served + each.reserved)
-            if counters[-1] > least + slack:
-                return None
+            if siblings:
+                least = min(child.served + child.reserved for child in siblings)
+                if counters[-1] > least + slack + (own if len(counters) > 1 else 0):
+                    return None
         return tuple(counters)
 
     # --- locality and progress --------------------------------------------------------------------
@@ -103,20 +129,23 @@ class PlainSelection:
         gain = self.share(chosen[1].call) - self.share(oldest[1].call)
         return gain > 0 and self.within(chosen[0], self.options.locality_slack * gain) is not None
 
-    def active_in_order(self, slack=None):
-        slack = self.options.interaction_slack if slack is None else slack
+    def active_in_order(self):
         firsts, by_progress = {}, self.options.run_priority == "progress"
-        for node, entry in self.entries:
+        for node, entry in self.may_continue if self.feeder.runs_first else self.entries:
             if entry.call.interaction_id in self.feeder._active_runs:
-                place = (entry.call.remaining_calls if by_progress else 0.0, entry.seq)
+                own = self.own_calls(entry.call) if self.feeder.runs_first else 0
+                counters = self.within(node, self.options.interaction_slack, own)
+                if counters is None:
+                    continue
+                remaining = entry.call.remaining_calls if by_progress else 0.0
+                place = remaining, counters, entry.seq
                 if node not in firsts or place < firsts[node][0]:
-                    firsts[node] = place, entry
-        places = []
-        for node, ((remaining, seq), entry) in firsts.items():
-            counters = self.within(node, slack)
-            if counters is not None:
-                places.append(((remaining, counters, seq), node, entry))
-        return [place[1:] for place in sorted(places, key=lambda place: place[0])]
+                    firsts[node] = place, node, entry
+        return [place[1:] for place in sorted(firsts.values(), key=lambda place: place[0])]
+
+    def own_calls(self, call):
+        """Return the power of two above the run's calls so far."""
+        return 2 ** (math.floor(math.log2(call.run_calls)) + 1) if call.run_calls else 0
 
     def nearer_its_end(self, chosen):
         by_progress = self.options.interaction_priority and self.options.run_priority == "progress"
@@ -128,7 +157,7 @@ class PlainSelection:
                 return node, entry
         return chosen
 
-    def first_of_run(self, chosen, *, needs_match=False):
+    def first_of_run(self, chosen, among=None, *, needs_match=False):
         """Return the call of the run with the longest path to its end, if it may replace this one."""
         call = chosen[1].call
         everything = self.feeder._queued.values()
@@ -140,7 +169,8 @@ class PlainSelection:
         if self.options.run_order != "critical_path" or not longer:
             return call
         first = min(longer, key=lambda entry: (-entry.call.remaining_tokens, entry.seq)).call
-        allowed = any(entry.call is first for _, entry in self.entries)
+        among = self.entries if among is None else among
+        allowed = any(entry.call is first for _, entry in among)
         if not allowed or first.remaining_tokens <= call.remaining_tokens:
             return call
         matched = self.feeder._locality.matched_tokens

@@ -7,6 +7,7 @@ from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.residents.gate import PASS_S, SWAP_SHARE
 from fairserve.scheduling.residents.residents import LONGEST_LEASE_S
 from fairserve.throttling.base import Limits
 
@@ -39,7 +40,7 @@ class World:
             elif isinstance(command, ev.Refuse):
                 self.rejected[command.call_id] = command.context.immune
 
-    def call(self, run, tenant="t", prompt=2000, app="app", text=None, shared=0, **more):
+    def call(self, run, tenant="t", prompt=2000, app="app", text=None, shared=0, user="u", **more):
         """Make a call of a run; return its id. Equal texts share a prompt, all their first tokens."""
         self._number += 1
         call_id = f"{run}-{self._number}"
@@ -47,7 +48,7 @@ class World:
             ("" if 16 * block < shared else text or run, block) for block in range(prompt // 16)
         ]
         keys = [hash(depth) & (1 << 60) - 1 for depth in depths]
-        call = Call(call_id, tenant, app, "u", run, "m", prompt, 0, 100, block_keys=keys, **more)
+        call = Call(call_id, tenant, app, user, run, "m", prompt, 0, 100, block_keys=keys, **more)
         self.take(ev.CallArrived(call))
         return call_id
 
@@ -201,22 +202,47 @@ def test_smaller_runs_pass_one_that_is_held():
     assert large in world.sent
 
 
+def held_for_long(world, prompt):
+    """Hold a run of a tenant, two runs of another go on; return its call once they are ahead."""
+    for run in "AB":
+        world.serve(run, tenant="ahead")
+    held = world.call("L", tenant="behind", prompt=prompt)
+    world.tick(1.0)
+    for run in "ABAB":
+        world.serve(run, tenant="ahead")
+    return held
+
+
 def test_a_held_run_is_not_passed_for_longer_than_the_limit():
     """Then a worker is reserved for it, and the runs of who is ahead lose their places there."""
     world = World()
-    for run in "AB":
-        world.serve(run, tenant="ahead")
-    large = world.call("L", tenant="behind", prompt=4500)
-    world.tick(1.0)
-    assert world.small("S") in world.sent
-    world.close("S")
+    large = held_for_long(world, 4500)
     for run in "AB":
         world.call(run, tenant="ahead")
     world.tick(HOLD_S - 1.0)
+    assert world.small("S") in world.sent
+    world.close("S")
     assert large not in world.sent
     world.tick(1.0)
     assert large in world.sent
     assert world.small("T") not in world.sent
+
+
+def test_who_holds_more_memory_gives_up_places_sooner():
+    """At once nobody passes, and prompts of suspended runs are a bounded part of what is served."""
+    world = World()
+    held = held_for_long(world, 2000)
+    assert world.small("S") in world.sent
+    world.close("S")
+    world.tick(PASS_S)
+    assert world.small("T") not in world.sent
+    served = 4 * 2000
+    while SWAP_SHARE * served < 2100:
+        assert held not in world.sent
+        world.serve("A", tenant="ahead")
+        served += 2000
+        world.tick(0.1)
+    assert held in world.sent
 
 
 def test_nobody_begins_at_a_worker_that_is_reserved():
@@ -314,9 +340,11 @@ def test_who_is_ahead_loses_a_place_to_who_is_held_for_long():
     world = World()
     for run in "AB":
         world.serve(run, tenant="ahead")
-    running = [world.call(run, tenant="ahead") for run in "AB"]
     held = world.call("C", tenant="behind")
     world.tick(1.0)
+    for run in "AB":
+        world.serve(run, tenant="ahead")
+    running = [world.call(run, tenant="ahead") for run in "AB"]
     world.tick(HOLD_S - 1)
     assert held not in world.sent
     world.tick(1.0)
@@ -325,6 +353,18 @@ def test_who_is_ahead_loses_a_place_to_who_is_held_for_long():
         world.end(call_id)
     after = [world.call(run, tenant="ahead") in world.sent for run in "AB"]
     assert sorted(after) == [False, True]
+
+
+def test_nobody_loses_a_place_to_who_is_behind_by_less_than_a_run():
+    world = World()
+    for run in "AB":
+        world.serve(run, tenant="ahead")
+    running = [world.call(run, tenant="ahead") for run in "AB"]
+    held = world.call("C", tenant="behind")
+    world.tick(1.0)
+    world.tick(2 * HOLD_S)
+    assert held not in world.sent
+    assert len(running) == 2
 
 
 def test_nobody_loses_a_place_to_who_is_farther_ahead():
@@ -398,3 +438,27 @@ def test_options_out_of_range_are_rejected(options, error):
 def test_only_wsc_has_a_gate():
     with pytest.raises(ValueError, match="resident_share needs the feeder wsc"):
         Dispatcher(SYSTEMS["fcfs"].with_options({"resident_share": 0.5}))
+
+
+@pytest.mark.parametrize(
+    ("runs", "before"),
+    [("AAAAA", 5), ("AAAAB", 4), ("AAAAAAAA", 5)],
+    ids=["own calls", "calls of another run", "a run longer than usual"],
+)
+def test_what_a_run_has_had_is_no_reason_to_wait_for_a_newcomer(runs, before):
+    """``runs`` are those of one user's next calls, while a new user of the tenant waits."""
+    options = {"resident_share": 1.0, "feed_window": 0.01, "hit_share": None}
+    world = World(system=GATED.with_options({**options, "feeder.locality_slack": 0.0}))
+    for run in sorted(set(runs)):
+        world.serve(run, user="old")
+    waiting = world.call("Z", user="first")
+    newcomer, served = world.call("N", user="new"), 0
+    for run in runs:
+        call_id = world.call(run, user="old")
+        assert call_id not in world.sent
+        world.end(waiting)
+        if newcomer in world.sent:
+            break
+        assert call_id in world.sent
+        waiting, served = call_id, served + 1
+    assert served == before
