@@ -37,7 +37,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "hold_s": (
         "s",
-        "Time for which a run is held for want of room, against the fair order, at most.",
+        "Time after which a run held for want of room gets places of all who are ahead.",
     ),
     "high_watermark": ("demand / KV capacity", "Load at which an overload begins."),
     "low_watermark": ("demand / KV capacity", "Load at which an overload ends."),
