@@ -6,7 +6,7 @@ its app, so a call of exactly the expected size costs 1 in every app. The paper'
     12-18  a user with nothing queued is lifted as in VTC                    VirtualCounters.arrive
     31-35  if an interaction in progress has a call waiting: of these        WscFeeder._in_progress
            users the one with the smallest u_i, its earliest call
-    36-38  else the user with the smallest u_i, its earliest call            WscFeeder._fair
+    36-38  else the user with the smallest u_i, its earliest call            WscFeeder._oldest
     39     take it out of the queue                                          WscFeeder.dispatch
     44-48  at the end: u_i += E_i (alpha L_I + beta L_S + gamma L_O) / w_aj  SliceCharges
 
@@ -169,16 +169,22 @@ class WscFeeder:
             return None
         begin = {*excluded, *held} if held else excluded
         lanes = self._open_lanes(begin)
-        if self.runs_first:
-            call = self._select_run(open_workers, excluded, begin, lanes)
-        else:
-            call = self._select(open_workers, begin, lanes)
+        oldest = self._oldest(lanes)
+        call = self._match(oldest, open_workers, begin, lanes)
+        if self._runs_precede(call, oldest):  # lines 31-35
+            call = self._in_progress(excluded, lanes) or call
+        if call is None and oldest is not None:  # lines 36-38
+            call = self._first_of_run(oldest, begin).call
         return None if call is None else self._offer(call, lanes)
 
     def peek_fair(self, workers: Collection[str], excluded: Collection[Restriction]) -> Call | None:
         """Return the next call if runs in progress had no precedence, except by their matches."""
         lanes = self._open_lanes(excluded)
-        return self._match(workers, excluded, lanes) or self._fair(excluded, lanes)
+        oldest = self._oldest(lanes)
+        if oldest is None:
+            return None
+        match = self._match(oldest, workers, excluded, lanes)
+        return match or self._first_of_run(oldest, excluded).call
 
     def choose(self, call: Call, excluded: Collection[Restriction]) -> Call:
         """Note that a queued call is next by a gate's rule, and return it."""
@@ -234,45 +240,16 @@ class WscFeeder:
     def _reach_of_run(self, lanes: OpenLanes | None, own: int) -> Within:
         """Return such a function for active runs whose own calls have cost at most so much."""
         slack = self.options.interaction_slack
-        if not self.runs_first:
-            return self._reach(slack, lanes)
         least = Node.least if lanes is None else lanes.least
         return self._counters.reach(slack, least, slack + own)
 
-    def _select(
-        self,
-        open_workers: Collection[str],
-        excluded: Collection[Restriction],
-        lanes: OpenLanes | None,
-    ) -> Call | None:
-        """Return the next call: a match, else of a run in progress, else of the least served client."""
-        oldest = self._oldest(lanes)
-        if oldest is None:
-            return None
-        if not self._is_bypassed(oldest):
-            match = self._match(open_workers, excluded, lanes)
-            if match is not None:
-                return match
-            if self.options.interaction_priority:  # lines 31-35
-                run = self._in_progress(excluded, lanes)
-                if run is not None:
-                    return run
-        return self._first_of_run(oldest, excluded).call
-
-    def _select_run(
-        self,
-        open_workers: Collection[str],
-        excluded: Collection[Restriction],
-        begin: Collection[Restriction],
-        lanes: OpenLanes | None,
-    ) -> Call | None:
-        """Return the next call: of a run in progress, else one with which a run may begin."""
-        match = self._match(open_workers, begin, lanes)
-        if match is None or not self.has_begun(match.interaction_id):
-            run = self._in_progress(excluded, lanes)
-            if run is not None:
-                return run
-        return match or self._fair(begin, lanes)
+    def _runs_precede(self, match: Call | None, oldest: _Queued | None) -> bool:
+        """Return whether runs in progress precede a match and the least served client's oldest call."""
+        if self.runs_first:
+            return match is None or not self.has_begun(match.interaction_id)
+        if match is not None or oldest is None or self._is_bypassed(oldest):
+            return False
+        return self.options.interaction_priority
 
     def _in_progress(
         self, excluded: Collection[Restriction], lanes: OpenLanes | None
@@ -285,12 +262,12 @@ class WscFeeder:
 
     def _match(
         self,
+        oldest: _Queued | None,
         open_workers: Collection[str],
         excluded: Collection[Restriction],
         lanes: OpenLanes | None,
     ) -> Call | None:
-        """Return the call to serve for its cached prefix; None if the least served client is next."""
-        oldest = self._oldest(lanes)
+        """Return the call to serve for its cached prefix instead of the least served client's oldest."""
         if oldest is None or self._is_bypassed(oldest):
             return None
         chosen = self._longest_match(open_workers, excluded, lanes)
@@ -299,12 +276,8 @@ class WscFeeder:
         nearest = self._nearer_its_end(chosen, open_workers, excluded, lanes)
         return self._first_of_run(nearest, excluded, open_workers).call
 
-    def _fair(self, excluded: Collection[Restriction], lanes: OpenLanes | None) -> Call | None:
-        """Return the earliest call of the least served client (lines 36-38)."""
-        oldest = self._oldest(lanes)
-        return None if oldest is None else self._first_of_run(oldest, excluded).call
-
     def _oldest(self, lanes: OpenLanes | None) -> _Queued | None:
+        """Return the earliest call of the least served client."""
         if not (self._queued if lanes is None else lanes):
             return None
         return self._first(self._counters.least()) if lanes is None else self._queued[lanes.first()]

@@ -228,8 +228,9 @@ class RunGate:
         """Charge all for the memory that they hold without a call."""
         calls = IDLE_PRICE * passed_s * self._pace.calls_per_s
         for run_id, each in self.residents.all():
-            tokens = self.residents.idle_tokens(each)
-            if tokens and not self._feeder.waits(run_id):
+            waits = self._feeder.waits(run_id)
+            tokens = each.growth if waits else self.residents.idle_tokens(each)
+            if tokens:
                 self._feeder.charge_idle(each.owner, each.client, each.stage, calls * tokens)
 
     def _reserve(self, held: _Held, workers: WorkerSet, now_s: float) -> None:
@@ -242,16 +243,18 @@ class RunGate:
             return
         footprint = self._footprint(held.call)
         needed = self.residents.missing_tokens(worker_id, footprint)
+        waits_for_memory = needed > 0
         chosen, cost = [], 0
         late = now_s - held.since_s >= self._hold_s
-        for _, run_id, each in self._debtors(held.call, worker_id, footprint, of_all=late):
+        for _, run_id, each in self._debtors(held.call, worker_id, footprint.growth, of_all=late):
             if needed <= 0:
                 break
             held_tokens = self.residents.tokens_of(each)
             needed -= held_tokens + each.growth
             cost += held_tokens
             chosen.append(run_id)
-        self._held = held._replace(worker_id=worker_id if late or needed <= 0 else None)
+        reserved = late or (needed <= 0 if waits_for_memory else worker_id == held.worker_id)
+        self._held = held._replace(worker_id=worker_id if reserved else None)
         if needed > 0 or not (late or cost <= self._credit):
             return
         self._credit = max(0.0, self._credit - cost)
@@ -259,7 +262,7 @@ class RunGate:
             self._suspend(run_id)
 
     def _debtors(
-        self, call: Call, worker_id: str, footprint: Footprint, *, of_all: bool
+        self, call: Call, worker_id: str, growth: int, *, of_all: bool
     ) -> list[tuple[float, str, Resident]]:
         """Return the residents at a worker that owe their place to a call's run, the farthest first.
 
@@ -275,7 +278,7 @@ class RunGate:
             tokens = self.residents.tokens_of(each) + each.growth
             for length in range(1, len(each.client) + 1):
                 memory[each.client[:length]] += tokens
-        own_tokens = self.residents.whole(worker_id, footprint)
+        own_tokens = call.prompt_tokens + call.expected_output_tokens + growth
         least = max(_AHEAD, call.remaining_calls)
         found = []
         for run_id, each in there:

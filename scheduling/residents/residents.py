@@ -132,14 +132,12 @@ class Residents:
         added = self._memory[worker_id].prefixes.would_add(footprint.prefix) + footprint.growth
         return added - self.room_tokens(worker_id)
 
-    def whole(self, worker_id: str, footprint: Footprint) -> int:
-        """Return all tokens of a footprint."""
-        return self._memory[worker_id].prefixes.whole(footprint.prefix) + footprint.growth
-
     def tokens_of(self, found: Resident) -> int:
-        """Return the tokens of a resident's prompts."""
-        whole = self._memory[found.worker_id].prefixes.whole
-        return max((whole(each) for each in found.prefixes), default=0)
+        """Return the tokens of a resident's prompts; what they share counts once."""
+        prefixes = HeldPrefixes(self._block_tokens)
+        for each in found.prefixes:
+            prefixes.add(each)
+        return prefixes.tokens
 
     def join(self, worker_id: str, capacity_tokens: int) -> None:
         """Add a worker without residents."""

@@ -133,7 +133,7 @@ class PlainSelection:
         firsts, by_progress = {}, self.options.run_priority == "progress"
         for node, entry in self.may_continue if self.feeder.runs_first else self.entries:
             if entry.call.interaction_id in self.feeder._active_runs:
-                own = self.own_calls(entry.call) if self.feeder.runs_first else 0
+                own = self.own_calls(entry.call)
                 counters = self.within(node, self.options.interaction_slack, own)
                 if counters is None:
                     continue

@@ -206,8 +206,8 @@ _SCHEDULING = (
         "wsc-run-priority-ignores-the-slack",
         "scheduling",
         "scheduling/feeders/wsc.py",
-        "            return self._reach(slack, lanes)\n",
-        "            return self._reach(1e9, lanes)\n",
+        "        slack = self.options.interaction_slack\n",
+        "        slack = 1e9\n",
         _WSC,
     ),
     Mutation(

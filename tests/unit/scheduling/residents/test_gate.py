@@ -456,6 +456,7 @@ def test_what_a_run_has_had_is_no_reason_to_wait_for_a_newcomer(runs, before):
     for run in runs:
         call_id = world.call(run, user="old")
         assert call_id not in world.sent
+        world.tick(0.6 * PASS_S)
         world.end(waiting)
         if newcomer in world.sent:
             break
