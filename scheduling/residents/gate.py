@@ -14,9 +14,10 @@ run is held. The run that was next in the fair order gets room (:meth:`RunGate.t
 residents that have overrun their lease. Then from those of the clients that are ahead of its own by more
 calls than it is expected to make, the farthest first. After ``PASS_S`` only from those who would still
 hold more memory than its own client, at a worker where their places are enough; after ``hold_s`` from
-all who are ahead. That worker is reserved: no other run begins there. Before ``hold_s`` there is none for
-a run that has room and waits for compute. A running call is not interrupted; the next calls of a suspended run wait in the fair order again. Their prompts have to be computed again,
-so before ``hold_s`` they are at most ``SWAP_SHARE`` of the prompts served while runs were held.
+all who are ahead. That worker is reserved: no other run begins there. Before ``hold_s`` a run that has
+room and waits for compute gets none. A running call is not interrupted; the next calls of a suspended
+run wait in the fair order again. Their prompts have to be computed again, so before ``hold_s`` they are
+at most ``SWAP_SHARE`` of the prompts served while runs were held.
 
 Memory costs service: while a run is held for lack of it, clients are charged for what they hold without
 a call, half of what calls of that size would cost if they followed each other without a pause. So who
