@@ -167,7 +167,6 @@ _EVIDENCE = (
     ),
     _experiment("profiles-levers", "profiles.levers", 5, short_cases=("profiles-levers",)),
     _experiment("profiles-cap", "profiles.levers", 5),
-    _experiment("run-progress", "profiles.progress", 5),
     Evidence(
         "scheduling",
         command_line("fairserve bench scheduling", {"rounds": 9, "plot": True}),

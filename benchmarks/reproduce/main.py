@@ -42,7 +42,6 @@ from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
 from fairserve.benchmarks.reproduce.fairserve.table4 import fairserve_table4
 from fairserve.benchmarks.reproduce.profiles.convergence import profiles_convergence
 from fairserve.benchmarks.reproduce.profiles.levers import profiles_cap, profiles_levers
-from fairserve.benchmarks.reproduce.profiles.progress import run_progress
 from fairserve.benchmarks.reproduce.report import Report
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.vtc import tables as vtc_tables
@@ -78,7 +77,6 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "profiles-convergence": profiles_convergence,
     "profiles-levers": profiles_levers,
     "profiles-cap": profiles_cap,
-    "run-progress": run_progress,
 }
 
 

@@ -16,7 +16,7 @@ to discard one, and one look-up for each counter that decreased since the last u
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from fairserve.interactions.lazy_heap import LazyHeap
@@ -85,24 +85,24 @@ class Ranking:
         elif self._levels:
             self._sink(client)
 
-    def first(self, within: Within, but: Collection[Node] = ()) -> Ranked | None:
-        """Return the first call among the clients within a slack, except ``but``; None if there is none.
+    def first(self, within: Within) -> Ranked | None:
+        """Return the first call among the clients within a slack; None if there is none.
 
         At most ``MOST_ASIDE`` children of a level are passed over because none below them is eligible.
         """
         if self._levels:
             self._catch_up()
             root = next(iter(self._calls)).line[0].parent
-            return self._first(self._levels[root], within, but)
+            return self._first(self._levels[root], within)
         best: Ranked | None = None
         for client, own in self._calls.items():
-            if client not in but and (counters := within(client)) is not None:
+            if (counters := within(client)) is not None:
                 ranked = counters, *own[0]
                 if best is None or ranked < best:
                     best = ranked
         return best
 
-    def _first(self, level: Level, within: Within, but: Collection[Node]) -> Ranked | None:
+    def _first(self, level: Level, within: Within) -> Ranked | None:
         best: Ranked | None = None
         aside: list[tuple[Any, Node]] = []
         while len(aside) <= MOST_ASIDE:
@@ -110,12 +110,7 @@ class Ranking:
             if found is None or (best is not None and best <= found[0]) or within(found[1]) is None:
                 break  # all others have larger keys, so they are beyond the slack, too
             key, child = found
-            if child in but:
-                ranked = None
-            elif child.line:
-                ranked = key
-            else:
-                ranked = self._first_below(child, within, but)
+            ranked = key if child.line else self._first_below(child, within)
             if ranked is not None and (best is None or ranked < best):
                 best = ranked
             if ranked == key:
@@ -126,8 +121,8 @@ class Ranking:
             level.set(child, key)
         return best
 
-    def _first_below(self, child: Node, within: Within, but: Collection[Node]) -> Ranked | None:
-        found = self._first(self._levels[child], within, but)
+    def _first_below(self, child: Node, within: Within) -> Ranked | None:
+        found = self._first(self._levels[child], within)
         return None if found is None else ((child.served + child.reserved, *found[0]), *found[1:])
 
     # --- levels -----------------------------------------------------------------------------------

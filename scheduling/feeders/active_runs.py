@@ -1,44 +1,36 @@
 """Queued calls of active interactions, and their order among each other.
 
 A run is active from its first dispatch to its end (FairServe, Algorithm 1 lines 31-38). Of the
-clients within the slack, the paper serves the one with the smallest counter, its earliest call.
-With ``progress`` the run goes first that is expected to need the fewest calls until its end, by its
-app's profile: the mean run time is shortest if nearly finished runs go first, and the slack bounds
-the cost to the others.
+clients within the slack, the one with the smallest counter is served, its earliest call.
 
 Below the outermost level the slack may grow with the run (``reach``): what its own calls have cost its
 client is then no reason for it to wait. So if each run of a tenant comes from a new user, the first
 calls of newcomers do not precede the next calls of the runs in progress. A run that is longer than
 usual gets no such slack.
 
-Cost: O(log calls) to add, to remove and to choose, for each different number of calls until the end,
-each doubling of the calls of runs, and each restriction to workers.
+Cost: O(log calls) to add, to remove and to choose, for each doubling of the calls of runs and each
+restriction to workers.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterable
 
 from fairserve.interactions.call import Call, Restriction, size_class
 from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.falls import Falls
-from fairserve.scheduling.fairness.ranking import Ranked, Ranking, Within
+from fairserve.scheduling.fairness.ranking import Ranking, Within
 
 
 class ActiveRuns:
     """Active interactions, and their queued calls by client."""
 
-    def __init__(self, falls: Falls[Node], *, by_progress: bool) -> None:
+    def __init__(self, falls: Falls[Node]) -> None:
         self._falls = falls
-        self._by_progress = by_progress
         self._interactions: set[str] = set()
-        self._groups: list[tuple[float, int]] = []
-        """Calls until the end of the queued runs and their slacks, ascending."""
-        self._queued: dict[tuple[float, int], dict[Restriction, Ranking]] = {}
-        """Queued calls by these and by restriction."""
-        self._places: dict[str, tuple[tuple[float, int], Restriction, Node, int]] = {}
+        self._queued: dict[tuple[int, Restriction], Ranking] = {}
+        """Queued calls by the slack of their runs and by restriction."""
+        self._places: dict[str, tuple[tuple[int, Restriction], Node, int]] = {}
         """Place and arrival number of each queued call."""
 
     def __len__(self) -> int:
@@ -57,7 +49,7 @@ class ActiveRuns:
         """Set the active interactions, none of which has a queued call yet."""
         self._falls = falls
         self._interactions = set(interactions)
-        self._groups, self._queued, self._places = [], {}, {}
+        self._queued, self._places = {}, {}
 
     def begin(self, interaction_id: str) -> bool:
         """Make an interaction active; return False if it already was."""
@@ -75,15 +67,11 @@ class ActiveRuns:
         if call.call_id in self._places:
             return
         slack = 1 << size_class(call.run_calls, 1) if call.run_calls else 0
-        group = call.remaining_calls if self._by_progress else 0.0, slack
-        self._places[call.call_id] = group, call.restriction, client, seq
-        rankings = self._queued.get(group)
-        if rankings is None:
-            rankings = self._queued[group] = {}
-            insort(self._groups, group)
-        ranking = rankings.get(call.restriction)
+        key = slack, call.restriction
+        self._places[call.call_id] = key, client, seq
+        ranking = self._queued.get(key)
         if ranking is None:
-            ranking = rankings[call.restriction] = Ranking(self._falls)
+            ranking = self._queued[key] = Ranking(self._falls)
         ranking.add(client, seq, call.call_id)
 
     def discard(self, call_id: str) -> None:
@@ -91,44 +79,24 @@ class ActiveRuns:
         place = self._places.pop(call_id, None)
         if place is None:
             return
-        group, restriction, client, seq = place
-        rankings = self._queued[group]
-        rankings[restriction].discard(client, seq, call_id)
-        if not rankings[restriction]:
-            del rankings[restriction]
-            if not rankings:
-                del self._queued[group]
-                self._groups.remove(group)
+        key, client, seq = place
+        ranking = self._queued[key]
+        ranking.discard(client, seq, call_id)
+        if not ranking:
+            del self._queued[key]
 
     def first(
         self, reach: Callable[[int], Within], excluded: Collection[Restriction] = frozenset()
     ) -> str | None:
-        """Return the first call of a client within the slack, in the order of service."""
-        return next(self.in_order(reach, excluded), None)
-
-    def in_order(
-        self, reach: Callable[[int], Within], excluded: Collection[Restriction] = frozenset()
-    ) -> Iterator[str]:
-        """Yield the first call of each client within the slack, in the order of service.
+        """Return the first call of a client within the slack, in the order of service.
 
         ``reach`` returns the check of clients for the slack of a run, in typical calls. Calls with an
-        excluded restriction are skipped. Ties: the smaller counter, then the earlier arrival. Cost:
-        O(log calls) for each, and for each ranking.
+        excluded restriction are skipped. Ties: the smaller counter, then the earlier arrival.
         """
-        served: set[Node] = set()
-        for _, groups in groupby(self._groups, key=lambda group: group[0]):
-            rankings = [
-                (ranking, reach(group[1]))
-                for group in groups
-                for each, ranking in self._queued[group].items()
-                if each not in excluded
-            ]
-            while True:
-                firsts = (ranking.first(within, served) for ranking, within in rankings)
-                found: Ranked | None = min(
-                    (each for each in firsts if each is not None), default=None
-                )
-                if found is None:
-                    break
-                served.add(self._places[found[2]][2])
-                yield found[2]
+        firsts = (
+            ranking.first(reach(slack))
+            for (slack, restriction), ranking in self._queued.items()
+            if restriction not in excluded
+        )
+        found = min((each for each in firsts if each is not None), default=None)
+        return None if found is None else found[2]

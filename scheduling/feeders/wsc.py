@@ -12,8 +12,8 @@ its app, so a call of exactly the expected size costs 1 in every app. The paper'
 
 Departures, each an option with the paper's value available (ALGORITHMS section 3 has the measurements):
 ``charge`` (the paper: ``finish``), ``interaction_slack`` (``inf``), ``in_progress`` (``batch``),
-``locality_slack`` (0), ``max_bypass`` (0: never), ``cached_weight`` (1), ``normalise``, ``run_priority``
-(``arrival``), ``run_order`` (``arrival``), ``weight_cap`` (infinite).
+``locality_slack`` (0), ``max_bypass`` (0: never), ``cached_weight`` (1), ``normalise``, ``run_order``
+(``arrival``), ``weight_cap`` (infinite).
 
 A client is a path of levels (:mod:`fairserve.scheduling.fairness.counters`) and every rule applies
 by level: the least served client is found level by level, and a client is within a slack if at each
@@ -54,7 +54,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from fairserve.interactions.call import (
@@ -80,11 +79,6 @@ from fairserve.scheduling.feeders.slice_charges import SliceCharges
 from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.waiting_index import WaitingIndex
-
-_AS_WELL_CACHED = 0.1
-"""Maximum difference of two cached shares of a prompt that count as equal."""
-_MOST_COMPARED = 64
-"""Most calls that are compared for one that is nearer to the end of its run."""
 
 
 @dataclass(slots=True)
@@ -132,8 +126,7 @@ class WscFeeder:
         """Ids of queued calls by interaction."""
         self._ways: dict[str, LazyHeap[str]] = {}
         """Queued calls with a known path to the end of the run, longest first, by interaction."""
-        self._by_progress = options.interaction_priority and options.run_priority == "progress"
-        self._active_runs = ActiveRuns(self._falls, by_progress=self._by_progress)
+        self._active_runs = ActiveRuns(self._falls)
         self._batch_only = options.in_progress == "batch"
         self._batch: dict[str, str] = {}
         """Interaction of each dispatched call; used with ``in_progress="batch"``."""
@@ -273,8 +266,7 @@ class WscFeeder:
         chosen = self._longest_match(open_workers, excluded, lanes)
         if chosen is None or not self._worth(chosen, oldest, open_workers, lanes):
             return None
-        nearest = self._nearer_its_end(chosen, open_workers, excluded, lanes)
-        return self._first_of_run(nearest, excluded, open_workers).call
+        return self._first_of_run(chosen, excluded, open_workers).call
 
     def _oldest(self, lanes: OpenLanes | None) -> _Queued | None:
         """Return the earliest call of the least served client."""
@@ -421,45 +413,6 @@ class WscFeeder:
 
     def _cached_share(self, call: Call, open_workers: Collection[str]) -> float:
         return self._locality.matched_tokens(call, open_workers) / max(1, call.prompt_tokens)
-
-    def peek_hit(
-        self, workers: Collection[str], excluded: Collection[Restriction] = frozenset()
-    ) -> Call | None:
-        """Return the longest match at one of these workers, among clients within ``locality_slack``.
-
-        Its run must be active, since the run's cached context is lost if the call waits. Such calls
-        count against ``max_bypass`` but are not blocked by it: no other call could use these
-        workers.
-        """
-        chosen = self._longest_match(workers, excluded, None)
-        if chosen is None or chosen.call.interaction_id not in self._active_runs:
-            return None
-        first, share = self._first_of_run(chosen, excluded, workers), self._cached_share
-        if first is not chosen and share(first.call, workers) < share(chosen.call, workers):
-            return chosen.call  # the same tokens of a longer prompt may not be a hit
-        return first.call
-
-    def _nearer_its_end(
-        self,
-        chosen: _Queued,
-        open_workers: Collection[str],
-        excluded: Collection[Restriction],
-        lanes: OpenLanes | None,
-    ) -> _Queued:
-        """Return a call of a run closer to its end that replaces a call chosen for its match.
-
-        Both runs are active, and about the same share of both prompts is cached. At most
-        ``_MOST_COMPARED`` calls are compared.
-        """
-        if not self._by_progress or chosen.call.interaction_id not in self._active_runs:
-            return chosen
-        least = self._cached_share(chosen.call, open_workers) - _AS_WELL_CACHED
-        reach = partial(self._reach_of_run, lanes)
-        for call_id in islice(self._active_runs.in_order(reach, excluded), _MOST_COMPARED):
-            entry = self._queued[call_id]
-            if entry is chosen or self._cached_share(entry.call, open_workers) >= least:
-                return entry
-        return chosen
 
     def _first_of_run(
         self,

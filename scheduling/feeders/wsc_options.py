@@ -41,11 +41,6 @@ class WscOptions:
     declared_trust: float = 32.0
     """Maximum typical calls that a tenant may gain by declarations that no calls have confirmed
     (:mod:`fairserve.scheduling.declared_trust`); infinite (the paper) means no bound."""
-    run_priority: Literal["progress", "arrival"] = "arrival"
-    """Choice among the active runs within the slack: ``arrival`` takes that of the least served
-    client, ``progress`` the one with the fewest expected calls until its end. In a mix of long and
-    short runs ``progress`` takes 0.91 to 0.99 of the mean run time and up to 1.8 times the p99
-    TTFT."""
     run_order: Literal["critical_path", "arrival"] = "critical_path"
     """Choice among the queued calls of one run: the longest path to its end, or the oldest. It does
     not choose the run; for undeclared programs both are the same. In virtual time
@@ -68,8 +63,6 @@ class WscOptions:
             raise ValueError(f"normalise is {self.normalise!r}; allowed: call, interaction")
         if self.run_order not in ("critical_path", "arrival"):
             raise ValueError(f"run_order is {self.run_order!r}; allowed: critical_path, arrival")
-        if self.run_priority not in ("progress", "arrival"):
-            raise ValueError(f"run_priority is {self.run_priority!r}; allowed: progress, arrival")
         if not self.weight_cap > 0:
             raise ValueError(f"weight_cap is {self.weight_cap}; allowed: over 0, or inf")
         for name in ("interaction_slack", "locality_slack", "max_bypass", "declared_trust"):

@@ -218,7 +218,7 @@ class RunGate:
             if self._room(held.call, workers):
                 break
             if not self._feeder.waits(run_id):
-                self._suspend(run_id)
+                self._suspend(run_id, now_s)
         self._full = not self._room(held.call, workers)
         if self._full:
             self._charge_idle(passed_s)
@@ -260,7 +260,7 @@ class RunGate:
             return
         self._credit = max(0.0, self._credit - cost)
         for run_id in chosen:
-            self._suspend(run_id)
+            self._suspend(run_id, now_s)
 
     def _debtors(
         self, call: Call, worker_id: str, growth: int, *, of_all: bool
@@ -299,9 +299,10 @@ class RunGate:
         """Return an owner's weight at the level at which a path has this length."""
         return weights_by_level(self._directory.weights(*owner), levels)[length - 1]
 
-    def _suspend(self, run_id: str) -> None:
+    def _suspend(self, run_id: str, now_s: float) -> None:
         """Take a run's place; its next calls wait in the fair order."""
-        self.residents.end(run_id)
+        paused = not self._feeder.waits(run_id) and self.residents.is_idle(run_id)
+        self.residents.suspend(run_id, now_s, paused=paused)
         self._feeder.suspend(run_id)
 
     # --- state ------------------------------------------------------------------------------------

@@ -9,9 +9,11 @@ prompts at a worker share counts once. The footprints at a worker stay below a s
 the rest is for the prefixes of runs that have ended, which a worker evicts in the order of their last
 use.
 
-A resident without a call keeps its place for the lease of its app: twice the longest recent pause
-between two calls of the app's runs, at most ``LONGEST_LEASE_S``. Leases end only where another run
-needs the room (:mod:`fairserve.scheduling.residents.gate`).
+A resident without a call keeps its place for a lease: twice the longest recent pause between two
+calls of its app's runs, at most ``LONGEST_LEASE_S``, and less if its run is expected to have ended.
+Leases end only where another run needs the room (:mod:`fairserve.scheduling.residents.gate`). Each
+that ends so shortens the next ones of its app, and a run that returns afterwards lengthens them: so runs
+whose clients never return hold memory for ever shorter times, without a signal from anybody.
 
 Cost: O(log tokens) for each method, except :meth:`Residents.overdue` and :meth:`Residents.lose`,
 O(residents).
@@ -34,6 +36,8 @@ _PAUSES_OF_LEASE = 2.0
 _UNKNOWN_PAUSE_S = LONGEST_LEASE_S / _PAUSES_OF_LEASE
 _PAUSE_DECAY = 0.98
 """Factor by which an app's longest pause decreases with each later pause."""
+_OVERRUN_DECAY = 0.8
+"""Factor by which it decreases with each lease that ends before a return."""
 
 
 class Footprint(NamedTuple):
@@ -61,6 +65,8 @@ class Resident:
     """Prefix of the last call, while none is at the worker."""
     idle_since_s: float = 0.0
     """Time of the last end of a call."""
+    continues: float = 1.0
+    """Number of further calls that its app's profile expects, at most 1."""
 
     @property
     def prefixes(self) -> list[Prefix]:
@@ -100,6 +106,8 @@ class Residents:
         """Capacity of the largest worker; 0 without workers."""
         self._pauses: dict[str, float] = {}
         """Longest recent pause of each app's runs, in seconds."""
+        self._suspended: dict[str, float] = {}
+        """Last end of a call of runs that have lost their place while they had none."""
 
     def __len__(self) -> int:
         """Return the number of residents."""
@@ -158,10 +166,13 @@ class Residents:
 
     def resume(self, call: Call, now_s: float) -> None:
         """Note the first queued call of a run after a pause."""
+        since_s = self._suspended.pop(call.interaction_id, None)
         found = self._runs.get(call.interaction_id)
         if found is not None and not found.calls:
+            since_s = found.idle_since_s
+        if since_s is not None:
             longest_s = _PAUSE_DECAY * self._pauses.get(call.app, _UNKNOWN_PAUSE_S)
-            self._pauses[call.app] = max(now_s - found.idle_since_s, longest_s)
+            self._pauses[call.app] = max(now_s - since_s, longest_s)
 
     def _hold(self, found: Resident, call: Call, footprint: Footprint) -> None:
         """Count a call's prefix, and the growth from it on."""
@@ -195,16 +206,29 @@ class Residents:
         if found is None or prefix is None:
             return
         found.idle_since_s = now_s
+        found.continues = min(1.0, call.remaining_calls - 1.0)
         if found.calls:
             self._memory[found.worker_id].prefixes.remove(prefix)
         else:
             found.last = prefix
 
     def end(self, run_id: str) -> None:
-        """Remove a run, if it is a resident."""
+        """Forget a run."""
+        self._suspended.pop(run_id, None)
         found = self._runs.pop(run_id, None)
         if found is not None:
             self._leave_worker(found)
+
+    def suspend(self, run_id: str, now_s: float, *, paused: bool) -> None:
+        """Take a resident's place; it is ``paused`` if it has no call, here or in the queue."""
+        overdue, found = self.is_overdue(run_id, now_s), self._runs[run_id]
+        self.end(run_id)
+        if not paused:
+            return
+        self._suspended[run_id] = found.idle_since_s
+        if overdue:
+            longest_s = self._pauses.get(found.app, _UNKNOWN_PAUSE_S)
+            self._pauses[found.app] = _OVERRUN_DECAY * longest_s
 
     def _enter_worker(self, found: Resident) -> None:
         memory = self._memory[found.worker_id]
@@ -225,17 +249,22 @@ class Residents:
         prefixes = self._memory[found.worker_id].prefixes
         return found.growth + (0 if found.last is None else prefixes.whole(found.last))
 
+    def is_idle(self, run_id: str) -> bool:
+        """Return whether a resident has no call at a worker."""
+        return not self._runs[run_id].calls
+
     # --- leases -----------------------------------------------------------------------------------
 
-    def lease_s(self, app: str) -> float:
+    def lease_s(self, app: str, continues: float = 1.0) -> float:
         """Return how long a resident of an app keeps its place without a call."""
-        longest_s = self._pauses.get(app, _UNKNOWN_PAUSE_S)
+        longest_s = continues * self._pauses.get(app, _UNKNOWN_PAUSE_S)
         return min(max(_PAUSES_OF_LEASE * longest_s, SHORTEST_LEASE_S), LONGEST_LEASE_S)
 
     def is_overdue(self, run_id: str, now_s: float) -> bool:
         """Return whether a resident without a call at its worker has overrun its lease."""
         found = self._runs[run_id]
-        return not found.calls and now_s - found.idle_since_s > self.lease_s(found.app)
+        lease_s = self.lease_s(found.app, found.continues)
+        return not found.calls and now_s - found.idle_since_s > lease_s
 
     def overdue(self, now_s: float) -> list[str]:
         """Return the runs that have overrun their lease, the one idle longest first."""
@@ -262,16 +291,23 @@ class Residents:
                     "calls": [[call_id, *_plain(prefix)] for call_id, prefix in each.calls.items()],
                     "last": None if each.last is None else _plain(each.last),
                     "idle": age_of(each.idle_since_s, now_s),
+                    "continues": each.continues,
                 }
                 for run_id, each in self._runs.items()
             ],
             "capacity": {name: each.capacity_tokens for name, each in self._memory.items()},
             "pauses": dict(self._pauses),
+            "suspended": {
+                run_id: age_of(since_s, now_s) for run_id, since_s in self._suspended.items()
+            },
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
         self._pauses, self._memory, self._runs = dict(state["pauses"]), {}, {}
+        self._suspended = {
+            run_id: time_of(age, now_s) for run_id, age in state["suspended"].items()
+        }
         for worker_id, tokens in state["capacity"].items():
             self.join(worker_id, tokens)
         for each in state["runs"]:
@@ -284,6 +320,7 @@ class Residents:
                 {call_id: _prefix(*prefix) for call_id, *prefix in each["calls"]},
                 None if each["last"] is None else _prefix(*each["last"]),
                 time_of(each["idle"], now_s),
+                each["continues"],
             )
             self._enter_worker(found)
 

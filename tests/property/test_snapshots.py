@@ -15,7 +15,7 @@ OPTIONS = {
     "fairserve": [
         {},
         {"newcomers": "shared", "newcomer_slices": 2.0, "newcomer_growth_s": 60.0},
-        {"feeder.run_priority": "progress", "feeder.weight_cap": 2.0, "high_watermark": 1.2},
+        {"feeder.weight_cap": 2.0, "high_watermark": 1.2},
         {"levels": "tenant > app > user", "immunity_rule": "profile"},
         {"resident_share": 0.3, "hold_s": 25.0},
     ],

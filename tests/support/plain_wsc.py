@@ -5,8 +5,6 @@ It reads the state of a feeder and uses none of its heaps, rankings, lanes or gr
 
 import math
 
-AS_WELL_CACHED = 0.1
-
 
 class PlainSelection:
     """One selection of a feeder, for these workers, without the calls of some restrictions."""
@@ -17,8 +15,6 @@ class PlainSelection:
         open_workers,
         excluded=frozenset(),
         held=frozenset(),
-        *,
-        thresholds_of_all=False,
     ):
         self.feeder, self.options, self.open = feeder, feeder.options, open_workers
         everything = [(entry.node, entry) for entry in feeder._queued.values()]
@@ -28,7 +24,6 @@ class PlainSelection:
         self.entries = [
             (node, entry) for node, entry in self.may_continue if entry.call.restriction not in held
         ]
-        self.competing = everything if thresholds_of_all else self.entries
 
     def peek(self):
         if self.feeder.runs_first:
@@ -59,16 +54,7 @@ class PlainSelection:
         chosen = self.longest_match()
         if chosen is None or not self.worth(chosen, self.oldest()):
             return None
-        return self.first_of_run(self.nearer_its_end(chosen), needs_match=True)
-
-    def peek_hit(self):
-        chosen = self.longest_match()
-        if chosen is None or chosen[1].call.interaction_id not in self.feeder._active_runs:
-            return None
-        first = self.first_of_run(chosen, needs_match=True)
-        if self.share(first) < self.share(chosen[1].call):
-            return chosen[1].call
-        return first
+        return self.first_of_run(chosen, needs_match=True)
 
     # --- counters ---------------------------------------------------------------------------------
 
@@ -94,7 +80,7 @@ class PlainSelection:
         for each in node.line:
             siblings = {
                 child
-                for other, _ in self.competing
+                for other, _ in self.entries
                 for child in other.line
                 if child.parent is each.parent
             }
@@ -130,15 +116,14 @@ class PlainSelection:
         return gain > 0 and self.within(chosen[0], self.options.locality_slack * gain) is not None
 
     def active_in_order(self):
-        firsts, by_progress = {}, self.options.run_priority == "progress"
+        firsts = {}
         for node, entry in self.may_continue if self.feeder.runs_first else self.entries:
             if entry.call.interaction_id in self.feeder._active_runs:
                 own = self.own_calls(entry.call)
                 counters = self.within(node, self.options.interaction_slack, own)
                 if counters is None:
                     continue
-                remaining = entry.call.remaining_calls if by_progress else 0.0
-                place = remaining, counters, entry.seq
+                place = counters, entry.seq
                 if node not in firsts or place < firsts[node][0]:
                     firsts[node] = place, node, entry
         return [place[1:] for place in sorted(firsts.values(), key=lambda place: place[0])]
@@ -146,16 +131,6 @@ class PlainSelection:
     def own_calls(self, call):
         """Return the power of two above the run's calls so far."""
         return 2 ** (math.floor(math.log2(call.run_calls)) + 1) if call.run_calls else 0
-
-    def nearer_its_end(self, chosen):
-        by_progress = self.options.interaction_priority and self.options.run_priority == "progress"
-        if not by_progress or chosen[1].call.interaction_id not in self.feeder._active_runs:
-            return chosen
-        least = self.share(chosen[1].call) - AS_WELL_CACHED
-        for node, entry in self.active_in_order():
-            if entry is chosen[1] or self.share(entry.call) >= least:
-                return node, entry
-        return chosen
 
     def first_of_run(self, chosen, among=None, *, needs_match=False):
         """Return the call of the run with the longest path to its end, if it may replace this one."""

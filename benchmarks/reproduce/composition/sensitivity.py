@@ -37,7 +37,7 @@ SWEEPS: Mapping[str, Sequence[Value]] = {
     "router.quantum_prompts": (20, 100, 400, 1600, 6400),
     "router.balance_abs": (4, 16, 64, None),
     "feed_window": (0.01, 0.03, 0.1, 0.3, 1.0),
-    "hit_share": (None, 0.5, 0.75, 0.95),
+    "resident_share": (None, 0.5, 0.75, 0.9, 1.0),
     "feeder.interaction_slack": (0, 1, 4, 16, 1e9),
     "feeder.locality_slack": (0, 2, 8, 32),
 }

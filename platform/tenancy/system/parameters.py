@@ -25,11 +25,6 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "share of the KV cache",
         "Tokens that may be queued at or in transit to a worker; null dispatches calls at once.",
     ),
-    "hit_share": (
-        "share of the prompt",
-        "A worker with a full window still admits a call of a run in progress if this share of its "
-        "prompt is cached; null: never.",
-    ),
     "resident_share": (
         "share of the KV cache",
         "Room for the prefixes of runs in progress; a run begins once its own fits. null: it begins "
@@ -98,11 +93,6 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "Whether that lead shrinks if the best cached prompt saves little.",
     ),
     "feeder.max_bypass": ("calls", "Times that the oldest call may be passed over; 0: no bound."),
-    "feeder.run_priority": (
-        "",
-        "Run in progress that goes first within the slack: progress takes the one expected to need "
-        "the fewest calls until its end, arrival that of the least served user.",
-    ),
     "feeder.run_order": (
         "",
         "Queued call of a run that goes first: critical_path takes the one with the longest path to the "

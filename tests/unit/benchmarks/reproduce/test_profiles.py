@@ -2,25 +2,20 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from shared_traces import shared_trace
 
 from fairserve.benchmarks.reproduce.profiles import attempts as by
-from fairserve.benchmarks.reproduce.profiles import backlogged_apps, convergence, levers, progress
+from fairserve.benchmarks.reproduce.profiles import backlogged_apps, convergence, levers
 from fairserve.benchmarks.reproduce.profiles.contest import (
     CHEAT,
     TENANTS,
-    UsefulWork,
-    contest,
     honest_runs,
 )
 from fairserve.benchmarks.reproduce.report import Row, Spread
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.job import run_job
-from fairserve.engine.simulated.profiles import profiles_of
-from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.tenancy.settings import TenancySettings
 
@@ -290,66 +285,3 @@ def test_the_typical_call_size_is_weighted_by_number():
     assert backlogged_apps.typical_size(true, true, {1: 5, 4: 1}) == 1.0
     assert backlogged_apps.typical_size(twice_deep, true, {4: 7}) == pytest.approx(2.0)
     assert 1.0 < backlogged_apps.typical_size(twice_deep, true, {1: 50, 4: 1}) < 1.1
-
-
-# --- progress -------------------------------------------------------------------------------------
-
-
-@pytest.mark.deep
-def test_progress_has_a_row_for_each_load():
-    report = progress.run_progress(recorded(scale=0.1))
-    assert len(report.rows) == 3 * sum(len(each.loads) for each in progress.WORKLOADS.values())
-    for row in report.rows:
-        assert 0.5 < row.measured["mean"].value < 2.0
-
-
-def test_known_remaining_work_is_not_overridden():
-    runs = contest([], 0, 10.0)
-    left = {}
-
-    class Noting(progress.KnowingReplay):
-        def _submit(self, live):
-            super()._submit(live)
-            left[live.call.call_id] = live.call.remaining_calls
-
-    job = levers._jobs(Setting(seeds=1, scale=0.1), levers.Lever(by.honest), learned=False)[0]
-    run_job(
-        replace(
-            job,
-            trace=runs,
-            replay=Noting,
-            watch=partial(UsefulWork, {}, 20.0, profiles_of(runs)),
-            options=ReplayOptions(until_s=20.0),
-        )
-    )
-    assert {value for name, value in left.items() if name.endswith("c0")} == {4.0}
-    assert {value for name, value in left.items() if name.endswith("c2")} == {2.0}
-
-
-def progress_rows(without=1.02, **change):
-    values = {"mean": 0.95, "p50": 0.9, "p99": 1.0, "tok/s": 1.0, "Jain": 0.9, "Jain, arrival": 0.9}
-    values |= change
-    figures = {name: Spread(v, v, v) for name, v in values.items()}
-    return {
-        "mix, at once, progress": Row("mix, at once, progress", figures),
-        "mix, at once, no priority": Row(
-            "mix, at once, no priority", {"mean": Spread(1.02, without, 1.03)}
-        ),
-    }
-
-
-@pytest.mark.parametrize(
-    ("change", "wrong"),
-    [
-        ({}, []),
-        ({"mean": 1.05}, [0, 1]),
-        ({"mean": 1.0}, [1]),
-        ({"p99": 1.2}, [2]),
-        ({"tok/s": 0.9}, [3]),
-        ({"Jain": 0.85}, [4]),
-        ({"without": 0.99}, [5]),
-    ],
-)
-def test_a_claim_about_progress_fails_on_disagreeing_figures(change, wrong):
-    checks = progress.claims(progress_rows(**change))
-    assert [number for number, check in enumerate(checks) if not check.holds] == wrong

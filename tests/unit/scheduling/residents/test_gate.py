@@ -8,7 +8,7 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.residents.gate import PASS_S, SWAP_SHARE
-from fairserve.scheduling.residents.residents import LONGEST_LEASE_S
+from fairserve.scheduling.residents.residents import LONGEST_LEASE_S, SHORTEST_LEASE_S
 from fairserve.throttling.base import Limits
 
 CAPACITY = 10_000
@@ -208,7 +208,7 @@ def held_for_long(world, prompt):
         world.serve(run, tenant="ahead")
     held = world.call("L", tenant="behind", prompt=prompt)
     world.tick(1.0)
-    for run in "ABAB":
+    for run in "AB":
         world.serve(run, tenant="ahead")
     return held
 
@@ -236,7 +236,7 @@ def test_who_holds_more_memory_gives_up_places_sooner():
     world.close("S")
     world.tick(PASS_S)
     assert world.small("T") not in world.sent
-    served = 4 * 2000
+    served = 2 * 2000
     while SWAP_SHARE * served < 2100:
         assert held not in world.sent
         world.serve("A", tenant="ahead")
@@ -323,6 +323,39 @@ def test_a_few_short_pauses_are_no_evidence():
     held = world.call("C")
     world.tick(0.9 * LONGEST_LEASE_S)
     assert held not in world.sent
+
+
+def test_a_run_that_is_expected_to_have_ended_has_a_short_lease():
+    world = World()
+    for _ in range(3):
+        world.serve("A")
+    world.serve("B")
+    held = world.call("C")
+    world.tick(SHORTEST_LEASE_S)
+    assert held not in world.sent
+    world.tick(0.1)
+    assert held in world.sent
+    assert "B" in world.dispatcher.first.gate.residents
+
+
+def test_abandoned_runs_shorten_the_leases_of_their_app():
+    """Nobody ends them, and each new run waits less; one that returns after all lengthens them."""
+    world, waits = World(), []
+    for run in "AB":
+        world.serve(run)
+    for number in range(60):
+        held, began_s = world.call(f"C{number}"), world.now_s
+        while held not in world.sent:
+            world.tick(0.5)
+        waits.append(world.now_s - began_s)
+        world.end(held)
+    assert max(waits) <= LONGEST_LEASE_S + 0.5
+    assert sum(waits[-10:]) <= 10 * (SHORTEST_LEASE_S + 0.5)
+    residents = world.dispatcher.first.gate.residents
+    assert residents.lease_s("app") < 2.0
+    world.tick(10.0)
+    world.call("C55")
+    assert residents.lease_s("app") > 20.0
 
 
 def test_leases_are_kept_while_nobody_is_held():
@@ -447,7 +480,7 @@ def test_only_wsc_has_a_gate():
 )
 def test_what_a_run_has_had_is_no_reason_to_wait_for_a_newcomer(runs, before):
     """``runs`` are those of one user's next calls, while a new user of the tenant waits."""
-    options = {"resident_share": 1.0, "feed_window": 0.01, "hit_share": None}
+    options = {"resident_share": 1.0, "feed_window": 0.01}
     world = World(system=GATED.with_options({**options, "feeder.locality_slack": 0.0}))
     for run in sorted(set(runs)):
         world.serve(run, user="old")
