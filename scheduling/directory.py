@@ -88,7 +88,14 @@ class Directory:
             return limits
         return Limits(limits.user_rpm if own.rpm is None else own.rpm, limits.app_rpm)
 
-    def arrival(self, owner: tuple[str, str, str], *, overloaded: bool, under_way: bool) -> Arrival:
+    def arrival(
+        self,
+        owner: tuple[str, str, str],
+        *,
+        overloaded: bool,
+        under_way: bool,
+        expected_wait_s: float = 0.0,
+    ) -> Arrival:
         """Return the throttle's view of a call; ``owner`` is tenant, app and user."""
         tenant, app, user = owner
         return Arrival(
@@ -98,6 +105,7 @@ class Directory:
             overloaded=overloaded,
             under_way=under_way,
             tenant=tenant,
+            expected_wait_s=expected_wait_s,
         )
 
     def weight(self, tenant: str, app: str, user: str) -> float:

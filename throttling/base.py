@@ -40,6 +40,8 @@ class Arrival(NamedTuple):
     under_way: bool
     """True if the interaction is active and immune to overload limits."""
     tenant: str
+    expected_wait_s: float = 0.0
+    """How long a call that is queued now is expected to wait."""
 
     @property
     def user_key(self) -> str:
@@ -86,7 +88,8 @@ class Decision:
     count: int | None = None
     """Arrivals counted in the window, this one included."""
     retry_after_s: float | None = None
-    """Seconds after which the same call would be admitted if nobody else used the same limit."""
+    """Seconds after which the same call would be admitted if nobody else used the same limit; under
+    overload at least the expected wait."""
     certain: bool = False
     """True if only this user uses the limit, so the call is certain to be admitted after the wait."""
     budget: Budget | None = None

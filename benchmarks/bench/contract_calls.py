@@ -78,6 +78,7 @@ class ContractCalls:
                 CallArrived(call, AT + self._now_s, _PRICE),
                 overloaded=False,
                 under_way=False,
+                expected_wait_s=0.0,
                 immune=False,
                 now_s=self._now_s,
             )

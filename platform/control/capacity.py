@@ -7,6 +7,8 @@ evaluated then. The dispatcher decides about the queue
 
 from __future__ import annotations
 
+import math
+
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run import Attachment
 from fairserve.platform.base.errors import (
@@ -54,7 +56,7 @@ def check_background_room(dispatcher: Dispatcher, call: Call) -> None:
 def capacity_error(rejection: ev.Refuse) -> FairServeError | None:
     """Return the error that the API answers for want of capacity; None for other rejections."""
     decision = rejection.decision
-    headers = {"Retry-After": f"{RETRY_S:g}"}
+    headers = {"Retry-After": f"{math.ceil(decision.retry_after_s or RETRY_S)}"}
     match decision.reason:
         case "queue_share_full":
             text = (

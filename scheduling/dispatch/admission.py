@@ -72,6 +72,7 @@ class Admission:
         overloaded: bool,
         under_way: bool,
         immune: bool,
+        expected_wait_s: float,
         now_s: float,
     ) -> Decision:
         """Return the decision about a call; an admitted call reserves its contract amounts.
@@ -97,7 +98,9 @@ class Admission:
         if quotas and self._options.contracts:
             decision = self._contracts.check(quotas, claim, now_s)
         if decision.admitted and not call.background:
-            arrival = directory.arrival(owner, overloaded=overloaded, under_way=immune)
+            arrival = directory.arrival(
+                owner, overloaded=overloaded, under_way=immune, expected_wait_s=expected_wait_s
+            )
             decision = self.throttle.check(arrival, now_s)
             self.throttle.commit(arrival, decision, now_s)
         if decision.admitted:

@@ -28,7 +28,7 @@ from fairserve.scheduling.directory import Directory, Setting
 from fairserve.scheduling.dispatch.admission import Admission, AdmissionOptions, LimitsInUse
 from fairserve.scheduling.dispatch.membership import Membership
 from fairserve.scheduling.dispatch.model_pool import ModelPool
-from fairserve.scheduling.dispatch.queue_places import QueueBounds
+from fairserve.scheduling.dispatch.queue_places import RETRY_S, QueueBounds
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.errors import UnknownCallError
 from fairserve.scheduling.fairness.cost import SliceWeights
@@ -230,8 +230,12 @@ class Dispatcher:
         under_way = attachment.under_way
         full = None
         if self._queue_bounds is not None:
-            places = pool.feed_of(call).places
-            full = places.rejection(call, self._queue_bounds, under_way=under_way)
+            full = pool.feed_of(call).places.rejection(
+                call,
+                self._queue_bounds,
+                under_way=under_way,
+                retry_after_s=max(RETRY_S, pool.expected_wait_s),
+            )
         if full is not None and full.displaced is None:
             self.tracker.reject(call, now_s)
             state = pool.rejection_context(call, self.system, profile, attachment, asked=False)
@@ -242,6 +246,7 @@ class Dispatcher:
             overloaded=pool.update_overload(),
             under_way=attachment.immune,
             immune=immune,
+            expected_wait_s=pool.expected_wait_s,
             now_s=now_s,
         )
         if not decision.admitted:

@@ -51,6 +51,8 @@ class Feed:
         """Number of queued calls that not every worker can take, by restriction."""
         self.demand_tokens = 0
         """Uncached prompt tokens plus expected output tokens of all queued calls."""
+        self._sent_tokens = 0
+        self._emptied = False
 
     def add(self, live: QueuedCall) -> list[ev.Command]:
         """Queue an arriving call. Raises ValueError if it is queued already."""
@@ -71,6 +73,12 @@ class Feed:
         self._enter(live)
         self.demand_tokens += live.demand_tokens
 
+    def take_progress(self) -> tuple[bool, int]:
+        """Return whether the queue was empty since the last time, and the demand that has left it."""
+        progress = self._emptied or not self._queued, self._sent_tokens
+        self._emptied, self._sent_tokens = False, 0
+        return progress
+
     def __len__(self) -> int:
         """Return the number of queued calls."""
         return len(self._queued)
@@ -84,6 +92,7 @@ class Feed:
 
     def _leave(self, live: QueuedCall) -> None:
         del self._queued[live.call.call_id]
+        self._emptied = self._emptied or not self._queued
         self.places.leave(live.call)
         restriction = live.call.restriction
         if restriction is not UNRESTRICTED:
@@ -191,6 +200,7 @@ class Feed:
         call = live.call
         self._leave(live)
         self.demand_tokens -= live.demand_tokens
+        self._sent_tokens += live.demand_tokens
         there = 1 << self._locality.workers.slot(worker.worker_id)
         live.cached_tokens, _ = self._locality.match(call, there)
         live.charge_factor = self._feeder.dispatch(call.call_id, live.cached_tokens)

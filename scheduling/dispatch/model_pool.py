@@ -22,6 +22,7 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.background_room import Room, largest
+from fairserve.scheduling.dispatch.backlog import Backlog
 from fairserve.scheduling.dispatch.feed import Feed
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.whole_calls import WholeCalls
@@ -50,6 +51,7 @@ class ModelPool:
             background_calls=system.background_calls,
         )
         self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
+        self._backlog = Backlog()
         self._system, self._directory = system, directory
         self.whole_calls = WholeCalls()
         self.background_feeder: Feeder = FEEDERS[system.feeder](
@@ -102,8 +104,28 @@ class ModelPool:
         return commands + self.background_feed.pump() if len(self.background_feeder) else commands
 
     def load(self) -> tuple[int, int]:
-        """Return demand and capacity in tokens, over the workers that take calls."""
-        return self.worker_table.load(self.feed.demand_tokens)
+        """Return demand and capacity in tokens, over the workers that take calls.
+
+        While work waits, the capacity is what it waits for
+        (:mod:`fairserve.scheduling.dispatch.backlog`).
+        """
+        queued_tokens = self.feed.demand_tokens
+        if not self._backlog.waits:
+            return self.worker_table.load(queued_tokens)
+        used_tokens, capacity_tokens = self._use()
+        return queued_tokens + used_tokens, self._backlog.capacity(capacity_tokens, used_tokens)
+
+    def _use(self) -> tuple[int, int]:
+        """Return the tokens in use at the workers that take calls, and their capacity."""
+        used_tokens, capacity_tokens = self.worker_table.load(0)
+        if self.gate is not None and self.gate.full:
+            used_tokens = max(used_tokens, self.gate.residents.tokens)
+        return used_tokens, capacity_tokens
+
+    @property
+    def expected_wait_s(self) -> float:
+        """Return how long a call that is queued now is expected to wait."""
+        return self._backlog.expected_wait_s(self.feed.demand_tokens)
 
     def update_overload(self) -> bool:
         """Update the overload flag from the load, and return it."""
@@ -157,7 +179,16 @@ class ModelPool:
         if self.gate is not None:
             workers = self.worker_table.serving()
             self.gate.tick(workers, self.feed.not_for(workers), now_s)
-        return self.pump()
+        commands = self.pump()
+        emptied, sent_tokens = self.feed.take_progress()
+        held = self.gate is not None and self.gate.full
+        self._backlog.tick(
+            now_s,
+            blocked=not emptied and (held or not self.worker_table.any_open),
+            used_tokens=self._use()[0],
+            sent_tokens=sent_tokens,
+        )
+        return commands
 
     # --- a call at its worker ---------------------------------------------------------------------
 
@@ -349,6 +380,7 @@ class ModelPool:
             "router": self.router.snapshot(),
             "worker_table": self.worker_table.snapshot(now_s),
             "overloaded": self.overload.overloaded,
+            "backlog": self._backlog.snapshot(now_s),
             "whole_calls": self.whole_calls.snapshot(now_s),
             "gate": None if self.gate is None else self.gate.snapshot(now_s),
         }
@@ -366,6 +398,7 @@ class ModelPool:
         self.router.tick(now_s)
         self.worker_table.restore(state["worker_table"], now_s)
         self.overload.overloaded = state["overloaded"]
+        self._backlog.restore(state["backlog"], now_s)
         self.whole_calls.restore(state["whole_calls"], now_s)
         if self.gate is not None and state["gate"] is not None:
             self.gate.restore(state["gate"], by_id, now_s)

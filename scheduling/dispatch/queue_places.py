@@ -12,6 +12,7 @@ bound, which the calls of one worker can exceed at most.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from fairserve.interactions.call import Call
@@ -20,7 +21,7 @@ from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.throttling.base import Decision, Scope
 
 RETRY_S = 5.0
-"""Seconds after which a rejected client may retry."""
+"""Seconds after which a rejected client may retry at the earliest."""
 
 
 class QueueBounds(NamedTuple):
@@ -61,7 +62,7 @@ class QueuePlaces:
         self._shares.leave(call.call_id)
 
     def rejection(
-        self, call: Call, bounds: QueueBounds, *, under_way: bool
+        self, call: Call, bounds: QueueBounds, *, under_way: bool, retry_after_s: float = RETRY_S
     ) -> QueueRejection | None:
         """Return which call is rejected if this one is queued; None if there is a place. No change.
 
@@ -77,20 +78,17 @@ class QueuePlaces:
             full = owner[:1]
             decision = _share_full("tenant", bounds.of_tenant, self.count(*full))
         elif (waiting := self.count()) >= bounds.calls:
-            decision = Decision(
-                False, "queue_full", limit=bounds.calls, count=waiting, retry_after_s=RETRY_S
-            )
+            decision = Decision(False, "queue_full", limit=bounds.calls, count=waiting)
         else:
             return None
+        decision = replace(decision, retry_after_s=retry_after_s)
         if not decision.count:
             return QueueRejection(decision, None)  # a queue without places
         return QueueRejection(decision, self._shares.displaced_by(owner, int(under_way), full))
 
 
 def _share_full(scope: Scope, limit: int, count: int) -> Decision:
-    return Decision(
-        False, "queue_share_full", scope=scope, limit=limit, count=count, retry_after_s=RETRY_S
-    )
+    return Decision(False, "queue_share_full", scope=scope, limit=limit, count=count)
 
 
 def _owner(call: Call) -> Owner:

@@ -101,8 +101,8 @@ class RunGate:
         self._pace = Pace()
         self._credit = 0.0
         """Tokens of suspended runs that may be computed again, from the work since runs are held."""
-        self._full = False
-        """True if no worker had room for it at the last tick."""
+        self.full = False
+        """True if no worker had room for it at the last tick; read-only."""
 
     def next(
         self, open_workers: WorkerSet, excluded: Collection[Restriction]
@@ -177,7 +177,7 @@ class RunGate:
 
     def dispatch(self, call: Call, worker_id: str) -> None:
         """Note a call's worker."""
-        if self._full:
+        if self.full:
             self._credit += SWAP_SHARE * call.prompt_tokens
         else:
             self._credit = 0.0
@@ -197,7 +197,7 @@ class RunGate:
     @property
     def held_calls(self) -> int:
         """Return the number of queued calls that wait for memory."""
-        return self._feeder.not_begun if self._full else 0
+        return self._feeder.not_begun if self.full else 0
 
     # --- turns ------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class RunGate:
         ``workers`` are all that take calls, ``excluded`` the restrictions that none of them can serve.
         """
         passed_s = self._pace.pass_to(now_s)
-        self._full = False
+        self.full = False
         if self._held is None:
             call = self._feeder.peek_fair(workers, excluded)
             if call is None or self._feeder.has_begun(call.interaction_id):
@@ -219,8 +219,8 @@ class RunGate:
                 break
             if not self._feeder.waits(run_id):
                 self._suspend(run_id, now_s)
-        self._full = not self._room(held.call, workers)
-        if self._full:
+        self.full = not self._room(held.call, workers)
+        if self.full:
             self._charge_idle(passed_s)
         if now_s - held.since_s >= PASS_S:
             self._reserve(held, self._candidates(workers, held.call.restriction), now_s)
@@ -313,7 +313,7 @@ class RunGate:
         return {
             "residents": self.residents.snapshot(now_s),
             "pace": self._pace.snapshot(now_s),
-            "full": self._full,
+            "full": self.full,
             "credit": self._credit,
             "held": None
             if held is None
@@ -324,7 +324,7 @@ class RunGate:
         """Replace the state by an earlier snapshot; ``calls`` are the pool's, by id."""
         self.residents.restore(state["residents"], now_s)
         self._pace.restore(state["pace"], now_s)
-        self._full, self._credit = state["full"], state["credit"]
+        self.full, self._credit = state["full"], state["credit"]
         self._held = None
         if state["held"] is not None:
             call_id, age, worker_id = state["held"]

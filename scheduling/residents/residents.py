@@ -120,6 +120,11 @@ class Residents:
         """Yield each resident with its run's id."""
         yield from self._runs.items()
 
+    @property
+    def tokens(self) -> int:
+        """Return the tokens of all footprints. O(workers)."""
+        return sum(each.tokens for each in self._memory.values())
+
     def held_tokens(self, worker_id: str) -> int:
         """Return the tokens of all footprints at a worker."""
         return self._memory[worker_id].tokens

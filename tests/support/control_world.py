@@ -50,13 +50,16 @@ class MemoryJournal:
 
 
 class World:
-    """Control, its journal, a frozen clock, and shorthands."""
+    """Control, its journal, a frozen clock, and shorthands. One call fills a worker's feed window."""
 
-    def __init__(self, system="fairserve", capacity=1000, **options):
+    def __init__(self, system="fairserve", capacity=10_000, feed_window=0.003, **options):
         self.now_s = 100.0
+        config = SYSTEMS[system]
+        if config.feed_window is not None:
+            config = config.with_options({"feed_window": feed_window})
         self.journal = MemoryJournal()
         self.control = ControlService(
-            SYSTEMS[system],
+            config,
             self.journal,
             ControlOptions(**options),
             clock=lambda: self.now_s,

@@ -76,7 +76,10 @@ class OitThrottle:
                     limit=limit,
                     window_s=self.options.window_s,
                     count=self._arrivals.count_all(key, now_s) + 1,
-                    retry_after_s=self._arrivals.free_after_s(key, limit, now_s, record_now=True),
+                    retry_after_s=max(
+                        self._arrivals.free_after_s(key, limit, now_s, record_now=True),
+                        arrival.expected_wait_s,
+                    ),
                     certain=scope == "user",
                 )
         return self._check_new_user(arrival, now_s)
@@ -106,7 +109,9 @@ class OitThrottle:
             limit=limit,
             window_s=self._new_users.window_s,
             count=count,
-            retry_after_s=self._new_users.free_after_s(app, limit, now_s),
+            retry_after_s=max(
+                self._new_users.free_after_s(app, limit, now_s), arrival.expected_wait_s
+            ),
         )
 
     def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:

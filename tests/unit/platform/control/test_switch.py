@@ -68,7 +68,7 @@ async def test_an_invalid_parameter_changes_nothing(world):
 
 @pytest.mark.parametrize("levels", ["user", "tenant > app > user"])
 async def test_levels_change_while_calls_run_and_wait(make_world, levels):
-    world = make_world(capacity=130)
+    world = make_world()
     running = await world.submit("c1", run="r1")
     assert running.client_id == "t/u"
     other = await world.submit("c2", run="r2")
@@ -92,7 +92,7 @@ async def test_levels_change_while_calls_run_and_wait(make_world, levels):
 
 
 async def test_a_tenant_keeps_its_own_levels_when_the_system_changes(make_world):
-    world = make_world(capacity=130)
+    world = make_world()
     grants = [await world.submit(f"c{n}", run=f"r{n}") for n in range(2)]
     waiting = await world.submitted("c2", run="r2")
     world.control.post(ev.TenantChanged("t", levels="tenant > app > user"))
