@@ -145,9 +145,9 @@ class Call:
     """Ids of the workers among which the call's data plane lets the router choose; empty means any."""
     avoid: frozenset[str] = frozenset()
     """Ids of the workers where the call failed before any output; others are preferred."""
-    run_calls: int = 0
-    """Calls of its run before this one, for which it has precedence in its tenant; 0 if the run is
-    longer than usual, or if runs begin without a place."""
+    run_depth: int = 0
+    """Calls on the longest path of its run to this one, for which it has precedence in its tenant; 0 if
+    the run is longer than usual, or if runs begin without a place."""
     size: int = 0
     """Class of the memory that the call's run needs to begin; 0 if little, or if none is reserved."""
     declared: bool = False

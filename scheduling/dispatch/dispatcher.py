@@ -219,7 +219,7 @@ class Dispatcher:
         # A recorded arrival is replayed with the object that the first dispatcher has changed.
         call.avoid, call.size = frozenset(), 0
         gated = pool.gate is not None and attachment.immune
-        call.run_calls = attachment.calls if gated else 0
+        call.run_depth = attachment.stage - 1 if gated else 0
         call.remaining_calls = profile.remaining_calls(attachment.calls)
         expected = call.samples * call.declared_output_tokens or round(
             profile.expected_output(call.stage, call.agent)

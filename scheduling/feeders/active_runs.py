@@ -3,12 +3,13 @@
 A run is active from its first dispatch to its end (FairServe, Algorithm 1 lines 31-38). Of the
 clients within the slack, the one with the smallest counter is served, its earliest call.
 
-Below the outermost level the slack may grow with the run (``reach``): what its own calls have cost its
-client is then no reason for it to wait. So if each run of a tenant comes from a new user, the first
-calls of newcomers do not precede the next calls of the runs in progress. A run that is longer than
-usual gets no such slack.
+Below the outermost level the slack may grow with the run (``reach``): what the calls on its longest path
+have cost its client is then no reason for it to wait. So if each run of a tenant comes from a new user,
+the first calls of newcomers do not precede the next calls of the runs in progress. Calls side by side
+give no slack, else a wide run would precede its tenant's others for as long as it is wide; nor does a
+run that is longer than usual.
 
-Cost: O(log calls) to add, to remove and to choose, for each doubling of the calls of runs and each
+Cost: O(log calls) to add, to remove and to choose, for each doubling of the depth of runs and each
 restriction to workers.
 """
 
@@ -66,7 +67,7 @@ class ActiveRuns:
         """Add a queued call of an active interaction; adding it again is allowed."""
         if call.call_id in self._places:
             return
-        slack = 1 << size_class(call.run_calls, 1) if call.run_calls else 0
+        slack = 1 << size_class(call.run_depth, 1) if call.run_depth else 0
         key = slack, call.restriction
         self._places[call.call_id] = key, client, seq
         ranking = self._queued.get(key)

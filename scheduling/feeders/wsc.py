@@ -31,7 +31,7 @@ in total, its reservation included. Received service decreases only by refunds (
 worker failed, which are queued again). So each client's stays at or above m - R U, and one that
 arrives later is lifted to no less. With ``charge="finish"`` nothing is reserved, and R calls are
 dispatched before the first is charged; the bound is the same. Under a gate (``runs_first``) S is larger
-below the outermost level, by at most twice the calls of the longest run that is not longer than usual.
+below the outermost level, by at most twice the depth of the longest run that is not longer than usual.
 
 These rules choose the run. ``run_order`` chooses among its queued calls: ``critical_path`` takes
 the one with the most expected output on its path to the end of the run, so that the run ends

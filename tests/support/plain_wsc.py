@@ -130,7 +130,7 @@ class PlainSelection:
 
     def own_calls(self, call):
         """Return the power of two above the run's calls so far."""
-        return 2 ** (math.floor(math.log2(call.run_calls)) + 1) if call.run_calls else 0
+        return 2 ** (math.floor(math.log2(call.run_depth)) + 1) if call.run_depth else 0
 
     def first_of_run(self, chosen, among=None, *, needs_match=False):
         """Return the call of the run with the longest path to its end, if it may replace this one."""
