@@ -137,9 +137,9 @@ _EVIDENCE = (
             name.replace("-", "."),
             3,
             pictures=f"{name}.png",
-            short_cases=() if name in ("dlpm-figure4", "dlpm-figure9") else (name,),
+            short_cases=(name,),
         )
-        for name in (f"dlpm-figure{number}" for number in (1, 4, 7, 8, 9, 10, 11, 12))
+        for name in ("dlpm-figure1", "dlpm-figure7")
     ),
     *(
         _experiment(
@@ -153,15 +153,14 @@ _EVIDENCE = (
     ),
     _experiment("tuning", "composition.tuning", 1, "20 min", short_cases=("tuning",)),
     _experiment("unsaturated", "composition.unsaturated", 5, "1 min"),
-    _experiment("ablation", "composition.ablation", 5, "1 h", short_cases=("ablation",)),
+    _experiment("ablation", "composition.ablation", 1, "15 min", short_cases=("ablation",)),
     _experiment(
         "composition",
         "composition.comparison",
-        5,
+        1,
         pictures="composition.png",
         short_cases=("composition",),
     ),
-    _experiment("sensitivity", "composition.sensitivity", 2, pictures="sensitivity*.png"),
     _experiment(
         "profiles-convergence", "profiles.convergence", 5, pictures="profiles-convergence.png"
     ),

@@ -16,10 +16,6 @@ from fairserve.benchmarks.reproduce.composition.comparison import composition
 from fairserve.benchmarks.reproduce.composition.tuning import TUNED, Options, tuning
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
-from fairserve.benchmarks.reproduce.dlpm.figure8 import dlpm_figure8
-from fairserve.benchmarks.reproduce.dlpm.figure10 import dlpm_figure10
-from fairserve.benchmarks.reproduce.dlpm.figure11 import dlpm_figure11
-from fairserve.benchmarks.reproduce.dlpm.figure12 import dlpm_figure12
 from fairserve.benchmarks.reproduce.fairserve.figure8 import fairserve_figure8
 from fairserve.benchmarks.reproduce.fairserve.figure9 import fairserve_figure9
 from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
@@ -58,10 +54,6 @@ SHORT_CASES: Mapping[str, Callable[[], Report]] = {
     "vtc-figure16": lambda: synthetic_figure(_short(0.2), 16),
     "dlpm-figure1": lambda: dlpm_figure1(_short(0.1), (1_000,)),
     "dlpm-figure7": lambda: dlpm_figure7(_short(0.05), workers=(1,)),
-    "dlpm-figure8": lambda: dlpm_figure8(_short(0.05)),
-    "dlpm-figure10": lambda: dlpm_figure10(_short(0.2), (1_000,)),
-    "dlpm-figure11": lambda: dlpm_figure11(_short(0.03), (5,)),
-    "dlpm-figure12": lambda: dlpm_figure12(_short(0.4)),
     "fairserve-table3": lambda: fairserve_table3(_short(0.1)),
     "fairserve-table4": lambda: fairserve_table4(_short(0.2)),
     "fairserve-figure8": lambda: fairserve_figure8(_short(0.1)),

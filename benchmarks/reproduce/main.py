@@ -25,17 +25,10 @@ from fairserve.benchmarks.evidence.reports import EVIDENCE, reproduce_command
 from fairserve.benchmarks.plots import plot_folder
 from fairserve.benchmarks.reproduce.composition.ablation import ablation
 from fairserve.benchmarks.reproduce.composition.comparison import composition
-from fairserve.benchmarks.reproduce.composition.sensitivity import sensitivity
 from fairserve.benchmarks.reproduce.composition.tuning import tuning
 from fairserve.benchmarks.reproduce.composition.unsaturated import unsaturated
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
-from fairserve.benchmarks.reproduce.dlpm.figure4 import dlpm_figure4
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
-from fairserve.benchmarks.reproduce.dlpm.figure8 import dlpm_figure8
-from fairserve.benchmarks.reproduce.dlpm.figure9 import dlpm_figure9
-from fairserve.benchmarks.reproduce.dlpm.figure10 import dlpm_figure10
-from fairserve.benchmarks.reproduce.dlpm.figure11 import dlpm_figure11
-from fairserve.benchmarks.reproduce.dlpm.figure12 import dlpm_figure12
 from fairserve.benchmarks.reproduce.fairserve.figure8 import fairserve_figure8
 from fairserve.benchmarks.reproduce.fairserve.figure9 import fairserve_figure9
 from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
@@ -58,13 +51,7 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "vtc-table6": vtc_tables.vtc_table6,
     "vtc-figures": vtc_figures,
     "dlpm-figure1": dlpm_figure1,
-    "dlpm-figure4": dlpm_figure4,
     "dlpm-figure7": dlpm_figure7,
-    "dlpm-figure8": dlpm_figure8,
-    "dlpm-figure9": dlpm_figure9,
-    "dlpm-figure10": dlpm_figure10,
-    "dlpm-figure11": dlpm_figure11,
-    "dlpm-figure12": dlpm_figure12,
     "fairserve-table3": fairserve_table3,
     "fairserve-table4": fairserve_table4,
     "fairserve-figure8": fairserve_figure8,
@@ -73,7 +60,6 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "composition": composition,
     "ablation": ablation,
     "unsaturated": unsaturated,
-    "sensitivity": sensitivity,
     "profiles-convergence": profiles_convergence,
     "profiles-levers": profiles_levers,
     "profiles-cap": profiles_cap,
