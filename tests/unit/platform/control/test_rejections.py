@@ -29,7 +29,7 @@ async def test_the_row_of_a_rejection_has_load_and_run_state(make_world):
     assert (inputs["system"], inputs["overloaded"]) == ("rpm-1", False)
     assert (inputs["demand_tokens"], inputs["capacity_tokens"], inputs["queued_calls"]) == (
         0,
-        2000,
+        2_000_000,
         0,
     )
     assert (inputs["run_calls"], inputs["run_tokens"], inputs["call_tokens"]) == (1, 105, 120)

@@ -37,7 +37,7 @@ async def test_a_sample_has_the_cluster_and_every_worker(world, history):
     await world.release(await world.submit("c3", run="r3"))
     sample = await step(history)
     assert (sample.queued_calls, sample.running_calls, sample.live_interactions) == (0, 2, 3)
-    assert sample.capacity_tokens == 2000
+    assert sample.capacity_tokens == 2_000_000
     (model,) = sample.models
     assert (model.high_watermark, model.low_watermark) == (2.0, 1.2)
     w0, w1, w9 = sample.workers
@@ -48,7 +48,7 @@ async def test_a_sample_has_the_cluster_and_every_worker(world, history):
         0.25,
     )
     assert w0.calls + w1.calls == 2
-    assert (w1.reported_running, w1.kv_capacity_tokens) == (None, 1000)
+    assert (w1.reported_running, w1.kv_capacity_tokens) == (None, 1_000_000)
     assert (w9.state, w9.demand_tokens, w9.calls) == ("joining", None, None)
     assert w0.prompt_tokens + w1.prompt_tokens == 100, "of the call that ended"
     assert await history.take() is None, "its bucket has one"
@@ -70,7 +70,7 @@ async def test_the_arrays_have_one_entry_a_bucket(world, history):
     assert found.activity.jain_index == [None, 1.0, None, None, None]
     assert found.activity.queue_p50_s == [None, 0.0, None, None, None]
     assert found.overloaded == [False, False, None, None, False]
-    assert found.cluster.capacity_tokens == [2000, 2000, None, None, 2000]
+    assert found.cluster.capacity_tokens == [2_000_000, 2_000_000, None, None, 2_000_000]
     assert found.cluster.workers["w0"].kv_used_share == [0.25, 0.25, None, None, 0.25]
     (client,) = found.clients
     assert (client.user, client.service) == ("u", [0.0, 110.0, 0.0, 0.0, 0.0])
