@@ -312,6 +312,8 @@ class Admit:
     stage: int
     client_id: str
     """Client path encoded for the worker's local scheduler (:func:`client_id`)."""
+    held: bool = False
+    """True if the call waited for memory of its run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -47,7 +48,7 @@ from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import AdmissionOptions
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
-from fairserve.scheduling.dispatch.queue_places import QueueBounds
+from fairserve.scheduling.dispatch.queue_places import RETRY_S, QueueBounds
 
 logger = logging.getLogger(__name__)
 
@@ -325,9 +326,15 @@ class CallLifecycle:
 
     def end_overdue(self, now_s: float) -> None:
         """Expire waits and leases."""
-        message = f"no worker was free for the call within {self._options.max_queue_wait_s:g} s"
         for live in self.calls.wait_expired(now_s):
-            self._stop(live, "expired", "queue wait over", message)
+            pool = self._dispatcher.pool_of(live.call.pool)
+            what = (
+                "had room for the run's memory"
+                if pool.holds(live.call)
+                else "was free for the call"
+            )
+            message = f"no worker {what} within {self._options.max_queue_wait_s:g} s"
+            self._stop(live, "expired", "queue wait over", message, pool.expected_wait_s)
         for live in self.calls.lease_expired(now_s):
             self._stop(live, "failed", "lease ended without progress", "")
 
@@ -367,6 +374,7 @@ class CallLifecycle:
             lease_s=self._options.lease_s,
             expected_output_tokens=live.call.expected_output_tokens,
             traceparent=live.traceparent,
+            held=command.held,
         )
         if not live.turn.done():
             live.turn.set_result(grant)
@@ -399,14 +407,21 @@ class CallLifecycle:
         if not live.turn.done():
             live.turn.set_exception(error)
 
-    def _stop(self, live: CallState, outcome: ev.CallOutcome, error: str, message: str) -> None:
+    def _stop(
+        self,
+        live: CallState,
+        outcome: ev.CallOutcome,
+        error: str,
+        message: str,
+        retry_after_s: float = RETRY_S,
+    ) -> None:
         """End a call, and notify the task that waits for it or carries its answer."""
         granted = live.worker_id is not None
         self._end(live, outcome, error=error)
         if granted:
             live.on_cancel(Cancel(live.call.call_id, outcome, error))
         code = "queue_timeout" if outcome == "expired" else "unavailable"
-        _fail_turn(live, message or error, code)
+        _fail_turn(live, message or error, code, retry_after_s)
 
     def _end(
         self,
@@ -462,9 +477,10 @@ class CallLifecycle:
         self._runs.call_ended(live.call, spent, self._wall())
 
 
-def _fail_turn(live: CallState, message: str, code: str) -> None:
+def _fail_turn(live: CallState, message: str, code: str, retry_after_s: float = RETRY_S) -> None:
     if not live.turn.done():
-        error = UnavailableError(message, code=code, headers={"Retry-After": "5"})
+        headers = {"Retry-After": f"{math.ceil(max(RETRY_S, retry_after_s))}"}
+        error = UnavailableError(message, code=code, headers=headers)
         live.turn.set_exception(error)
 
 

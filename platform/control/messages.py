@@ -69,6 +69,8 @@ class Grant:
     """Expected output tokens over all samples, for the worker's scheduler."""
     traceparent: str = ""
     """W3C trace context of the call's span, for the worker; empty: calls are not traced."""
+    held: bool = False
+    """True if the call waited for memory of its run."""
 
     @property
     def sampled(self) -> bool:
@@ -317,7 +319,8 @@ class RunView:
 class CallView:
     """A call that is queued or running."""
 
-    state: Literal["queued", "running"]
+    state: Literal["held", "queued", "running"]
+    """A ``held`` call is queued, and waits for memory of its run."""
     record: CallRecord
     """Its row as known so far; the outcome in it has no meaning yet."""
 
@@ -404,6 +407,10 @@ class ModelView:
     """Queued calls of runs that wait for memory; 0 if the system has no residents."""
     resident_runs: int = 0
     """Runs that may hold memory."""
+    queued_tokens: int = 0
+    """Demand of the queued calls."""
+    expected_wait_s: float = 0.0
+    """How long a call that is queued now is expected to wait; 0 while work does not wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,7 +316,10 @@ class ControlService:
 
     def _call_view(self, live: CallState) -> CallView:
         record = live.record("completed", now_s=self._clock(), ended_at=self._wall())
-        return CallView("queued" if live.worker_id is None else "running", record)
+        if live.worker_id is not None:
+            return CallView("running", record)
+        held = self._dispatcher.pool_of(live.call.pool).holds(live.call)
+        return CallView("held" if held else "queued", record)
 
     # --- views ------------------------------------------------------------------------------------
 
@@ -389,6 +392,8 @@ class ControlService:
                     sum(one.background.calls for one in each.worker_table.workers.values()),
                     0 if each.gate is None else each.gate.held_calls,
                     0 if each.gate is None else len(each.gate.residents),
+                    each.feed.demand_tokens,
+                    each.expected_wait_s,
                 )
                 for model, each in dispatcher.pools.items()
             ),

@@ -85,6 +85,7 @@ class ClientCallOut(BaseModel):
     """A queued or running call, with its tokens and service so far."""
 
     state: str
+    """``held`` (queued, and waits for memory of its run), ``queued`` or ``running``."""
     interaction: str
     name: str
     stage: int

@@ -28,7 +28,7 @@ LONGEST_WAIT_S = 3600.0
 
 
 class Backlog:
-    """Belongs to one pool, which ticks it about once a second; background calls do not count."""
+    """Belongs to one feed, ticked about once a second."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
@@ -39,14 +39,18 @@ class Backlog:
         self._used_tokens = 0.0
         self.waits = False
         """True if work waits for capacity."""
+        self.emptied = True
+        """True if the queue has been empty since the last tick."""
+        self.sent_tokens = 0
+        """Demand that has left the queue since the last tick."""
 
-    def tick(self, now_s: float, *, blocked: bool, used_tokens: int, sent_tokens: int) -> None:
+    def tick(self, now_s: float, *, blocked: bool, used_tokens: int) -> None:
         """Take the state after a pump.
 
-        ``blocked``: calls wait that no worker can take, and have waited since the last tick;
-        ``used_tokens``: demand of the workers in use; ``sent_tokens``: demand that left the queue
-        since the last tick.
+        ``blocked``: calls wait that no worker can take; ``used_tokens``: demand of the workers in use.
         """
+        blocked, self.emptied = blocked and not self.emptied, not blocked
+        sent_tokens, self.sent_tokens = self.sent_tokens, 0
         passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
         self._at_s = now_s
         kept = math.exp(-passed_s / WINDOW_S)
@@ -81,6 +85,8 @@ class Backlog:
             "rate": [self._rate, self._weight],
             "used": self._used_tokens,
             "waits": self.waits,
+            "emptied": self.emptied,
+            "sent": self.sent_tokens,
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
@@ -90,3 +96,4 @@ class Backlog:
         self._at_s = None if at is None else time_of(at, now_s)
         self._rate, self._weight = state["rate"]
         self._used_tokens, self.waits = state["used"], state["waits"]
+        self.emptied, self.sent_tokens = state["emptied"], state["sent"]

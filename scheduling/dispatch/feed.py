@@ -17,6 +17,7 @@ from fairserve.interactions.call import UNRESTRICTED, Call, Restriction, client_
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.dispatch.background_room import BackgroundRoom
+from fairserve.scheduling.dispatch.backlog import Backlog
 from fairserve.scheduling.dispatch.queue_places import QueuePlaces
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
@@ -51,8 +52,7 @@ class Feed:
         """Number of queued calls that not every worker can take, by restriction."""
         self.demand_tokens = 0
         """Uncached prompt tokens plus expected output tokens of all queued calls."""
-        self._sent_tokens = 0
-        self._emptied = False
+        self.backlog = Backlog()
 
     def add(self, live: QueuedCall) -> list[ev.Command]:
         """Queue an arriving call. Raises ValueError if it is queued already."""
@@ -73,12 +73,6 @@ class Feed:
         self._enter(live)
         self.demand_tokens += live.demand_tokens
 
-    def take_progress(self) -> tuple[bool, int]:
-        """Return whether the queue was empty since the last time, and the demand that has left it."""
-        progress = self._emptied or not self._queued, self._sent_tokens
-        self._emptied, self._sent_tokens = False, 0
-        return progress
-
     def __len__(self) -> int:
         """Return the number of queued calls."""
         return len(self._queued)
@@ -92,7 +86,8 @@ class Feed:
 
     def _leave(self, live: QueuedCall) -> None:
         del self._queued[live.call.call_id]
-        self._emptied = self._emptied or not self._queued
+        if not self._queued:
+            self.backlog.emptied = True
         self.places.leave(live.call)
         restriction = live.call.restriction
         if restriction is not UNRESTRICTED:
@@ -200,9 +195,10 @@ class Feed:
         call = live.call
         self._leave(live)
         self.demand_tokens -= live.demand_tokens
-        self._sent_tokens += live.demand_tokens
+        self.backlog.sent_tokens += live.demand_tokens
         there = 1 << self._locality.workers.slot(worker.worker_id)
         live.cached_tokens, _ = self._locality.match(call, there)
+        held = self.gate is not None and self.gate.holds(call)
         live.charge_factor = self._feeder.dispatch(call.call_id, live.cached_tokens)
         self._router.dispatched(call, worker.worker_id, live.charge_factor)
         self._locality.placed(call, worker.worker_id)
@@ -218,7 +214,8 @@ class Feed:
         if self.gate is not None:
             self.gate.dispatch(call, worker.worker_id)
         weight = 1.0 / live.charge_factor
-        return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
+        client = client_id(call.client)
+        return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client, held)
 
     def restore(self, lives: Iterable[QueuedCall]) -> None:
         """Replace the queued calls; the feeder is restored apart."""

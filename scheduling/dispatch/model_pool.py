@@ -22,7 +22,6 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.background_room import Room, largest
-from fairserve.scheduling.dispatch.backlog import Backlog
 from fairserve.scheduling.dispatch.feed import Feed
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.whole_calls import WholeCalls
@@ -51,7 +50,6 @@ class ModelPool:
             background_calls=system.background_calls,
         )
         self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
-        self._backlog = Backlog()
         self._system, self._directory = system, directory
         self.whole_calls = WholeCalls()
         self.background_feeder: Feeder = FEEDERS[system.feeder](
@@ -110,10 +108,10 @@ class ModelPool:
         (:mod:`fairserve.scheduling.dispatch.backlog`).
         """
         queued_tokens = self.feed.demand_tokens
-        if not self._backlog.waits:
+        if not self.feed.backlog.waits:
             return self.worker_table.load(queued_tokens)
         used_tokens, capacity_tokens = self._use()
-        return queued_tokens + used_tokens, self._backlog.capacity(capacity_tokens, used_tokens)
+        return queued_tokens + used_tokens, self.feed.backlog.capacity(capacity_tokens, used_tokens)
 
     def _use(self) -> tuple[int, int]:
         """Return the tokens in use at the workers that take calls, and their capacity."""
@@ -122,10 +120,14 @@ class ModelPool:
             used_tokens = max(used_tokens, self.gate.residents.tokens)
         return used_tokens, capacity_tokens
 
+    def holds(self, call: Call) -> bool:
+        """Return whether a queued call waits for memory of its run."""
+        return self.gate is not None and not call.background and self.gate.holds(call)
+
     @property
     def expected_wait_s(self) -> float:
         """Return how long a call that is queued now is expected to wait."""
-        return self._backlog.expected_wait_s(self.feed.demand_tokens)
+        return self.feed.backlog.expected_wait_s(self.feed.demand_tokens)
 
     def update_overload(self) -> bool:
         """Update the overload flag from the load, and return it."""
@@ -180,14 +182,9 @@ class ModelPool:
             workers = self.worker_table.serving()
             self.gate.tick(workers, self.feed.not_for(workers), now_s)
         commands = self.pump()
-        emptied, sent_tokens = self.feed.take_progress()
         held = self.gate is not None and self.gate.full
-        self._backlog.tick(
-            now_s,
-            blocked=not emptied and (held or not self.worker_table.any_open),
-            used_tokens=self._use()[0],
-            sent_tokens=sent_tokens,
-        )
+        blocked = len(self.feed) > 0 and (held or not self.worker_table.any_open)
+        self.feed.backlog.tick(now_s, blocked=blocked, used_tokens=self._use()[0])
         return commands
 
     # --- a call at its worker ---------------------------------------------------------------------
@@ -380,7 +377,7 @@ class ModelPool:
             "router": self.router.snapshot(),
             "worker_table": self.worker_table.snapshot(now_s),
             "overloaded": self.overload.overloaded,
-            "backlog": self._backlog.snapshot(now_s),
+            "backlog": self.feed.backlog.snapshot(now_s),
             "whole_calls": self.whole_calls.snapshot(now_s),
             "gate": None if self.gate is None else self.gate.snapshot(now_s),
         }
@@ -398,7 +395,7 @@ class ModelPool:
         self.router.tick(now_s)
         self.worker_table.restore(state["worker_table"], now_s)
         self.overload.overloaded = state["overloaded"]
-        self._backlog.restore(state["backlog"], now_s)
+        self.feed.backlog.restore(state["backlog"], now_s)
         self.whole_calls.restore(state["whole_calls"], now_s)
         if self.gate is not None and state["gate"] is not None:
             self.gate.restore(state["gate"], by_id, now_s)

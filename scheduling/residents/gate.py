@@ -194,6 +194,10 @@ class RunGate:
         if self._held is not None and self._held.call.interaction_id == call.interaction_id:
             self._held = None
 
+    def holds(self, call: Call) -> bool:
+        """Return whether a queued call waits for memory."""
+        return self.full and not self._feeder.has_begun(call.interaction_id)
+
     @property
     def held_calls(self) -> int:
         """Return the number of queued calls that wait for memory."""

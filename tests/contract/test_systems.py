@@ -113,14 +113,17 @@ def test_equal_input_gives_an_equal_schedule(name):
 
 @pytest.mark.parametrize("name", DISPATCHERS)
 def test_no_worker_has_capacity_while_a_call_waits(name, seed):
-    """Work is conserved: after every event a non-empty queue implies that all windows are full."""
+    """Work is conserved: who waits after an event finds all windows full, or no memory to begin."""
     cluster = play(name, seed)
     plain_event = cluster.event
 
     def checked(event):
         plain_event(event)
-        if len(cluster.dispatcher.first.feeder):
-            assert not cluster.dispatcher.first.worker_table.open()
+        pool = cluster.dispatcher.first
+        if open_workers := pool.worker_table.open():
+            for call in pool.feeder.waiting():
+                assert not pool.feeder.has_begun(call.interaction_id)
+                assert not pool.gate._room(call, open_workers)
 
     cluster.event = checked
     cluster.run(60.0)

@@ -63,6 +63,16 @@ def cluster(view: ClusterView) -> Iterator[Metric]:
         ),
         ("runs_resident", "Runs that may hold memory.", [m.resident_runs for m in models]),
         (
+            "queue_demand_tokens",
+            "Tokens of KV cache for which queued calls wait.",
+            [m.queued_tokens for m in models],
+        ),
+        (
+            "queue_expected_wait_seconds",
+            "Expected wait of a call that is queued now; 0 while work does not wait.",
+            [m.expected_wait_s for m in models],
+        ),
+        (
             "background_calls_queued",
             "Calls of batches that wait for a worker.",
             [m.background_queued_calls for m in models],

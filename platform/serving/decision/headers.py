@@ -34,6 +34,8 @@ def call_headers(
         headers["x-fairserve-stage"] = str(stage)
     if grant is not None:
         headers["x-fairserve-worker"] = _safe(grant.worker_id)
+        if grant.held:
+            headers["x-fairserve-held"] = "true"
     if call.pool:
         headers["x-fairserve-model"] = _safe(call.pool)
     if queue_s is not None:

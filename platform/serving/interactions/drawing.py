@@ -23,6 +23,7 @@ GAP_X, GAP_Y, MARGIN, HEAD = 64, 18, 24, 60
 COLOURS: Mapping[str, tuple[str, str]] = {
     "waiting": ("#ffffff", "#9ca3af"),
     "skipped": ("#f9fafb", "#d1d5db"),
+    "held": ("#fef9c3", "#a16207"),
     "queued": ("#eef0f3", "#7b8494"),
     "running": ("#dbeafe", "#2563eb"),
     "completed": ("#dcfce7", "#15803d"),
