@@ -50,8 +50,9 @@ class SystemConfig:
     resident_share: float | None = None
     """Share of a worker's KV capacity for the footprints of runs in progress; a run begins once its
     own fits. None: it begins when its call is chosen."""
-    hold_s: float = 300.0
-    """Seconds after which a held run gets the places of all who are ahead of it."""
+    hold_s: float = 40.0
+    """Seconds after which a held run gets the places of all who are ahead of it; less than half of the time
+    that a call may wait in the queue, else its call expires before."""
     high_watermark: float = 2.0
     low_watermark: float = 1.2
     immunity_factor: float = 2.0
