@@ -51,8 +51,8 @@ class SystemConfig:
     """Share of a worker's KV capacity for the footprints of runs in progress; a run begins once its
     own fits. None: it begins when its call is chosen."""
     hold_s: float = 40.0
-    """Seconds after which a held run gets the places of all who are ahead of it; less than half of the time
-    that a call may wait in the queue, else its call expires before."""
+    """Seconds after which a held run gets the places of all who are ahead of it; twice as many should
+    be less than the time that a call may wait in the queue."""
     high_watermark: float = 2.0
     low_watermark: float = 1.2
     immunity_factor: float = 2.0
