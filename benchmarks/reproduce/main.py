@@ -25,6 +25,7 @@ from fairserve.benchmarks.evidence.reports import EVIDENCE, reproduce_command
 from fairserve.benchmarks.plots import plot_folder
 from fairserve.benchmarks.reproduce.composition.ablation import ablation
 from fairserve.benchmarks.reproduce.composition.comparison import composition
+from fairserve.benchmarks.reproduce.composition.memory import memory
 from fairserve.benchmarks.reproduce.composition.tuning import tuning
 from fairserve.benchmarks.reproduce.composition.unsaturated import unsaturated
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
@@ -59,6 +60,7 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "tuning": tuning,
     "composition": composition,
     "ablation": ablation,
+    "memory": memory,
     "unsaturated": unsaturated,
     "profiles-convergence": profiles_convergence,
     "profiles-levers": profiles_levers,

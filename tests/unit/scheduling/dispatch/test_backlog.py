@@ -1,4 +1,4 @@
-"""Overload is work that waits for capacity, whichever is scarce, and retries follow the expected wait."""
+"""Overload is work that waits for capacity, whichever is scarce; retries follow the expected wait."""
 
 import json
 
@@ -22,7 +22,9 @@ class SlotBound:
         self.dispatcher = Dispatcher(SYSTEMS["fairserve"].with_options({"feed_window": 1e-6}))
         self.now_s, self.number, self.refused = 0.0, 0, []
         self.at_worker, self.running = [], []
-        self.take(ev.AppChanged("app", self.dispatcher.directory.profile("app"), Limits(user_rpm=5)))
+        self.take(
+            ev.AppChanged("app", self.dispatcher.directory.profile("app"), Limits(user_rpm=5))
+        )
         self.take(ev.WorkerJoined("w", 10**6))
 
     @property

@@ -1,0 +1,59 @@
+"""The report of agents beyond the memory of their caches, and its sessions."""
+
+import pytest
+
+from fairserve.benchmarks.reproduce.composition.memory import (
+    BEGUN,
+    OURS,
+    THROUGHPUT,
+    WITHOUT,
+    claims,
+)
+from fairserve.benchmarks.reproduce.report import Row, Spread
+from fairserve.engine.simulated.traces.generate.agent_sessions import AgentSessions
+
+
+def rows(ours, before, wait_s):
+    def row(name, value):
+        figures = {THROUGHPUT.name: value, BEGUN.name: wait_s}
+        return Row(name, {column: Spread(each, each, each) for column, each in figures.items()})
+
+    return {
+        f"{working_set:g} x KV, D=1 {name}": row(name, value)
+        for working_set in (0.5, 1.0, 4.0)
+        for name, value in ((OURS, ours[working_set]), (WITHOUT, before))
+    }
+
+
+@pytest.mark.parametrize(
+    ("ours", "wait_s", "wrong"),
+    [
+        ({0.5: 100.0, 1.0: 90.0, 4.0: 210.0}, 9.0, []),
+        ({0.5: 98.0, 1.0: 90.0, 4.0: 210.0}, 9.0, ["0.5 x KV, D=1: 0.99 times"]),
+        ({0.5: 100.0, 1.0: 90.0, 4.0: 190.0}, 9.0, ["4 x KV, D=1: 2 times"]),
+        ({0.5: 100.0, 1.0: 90.0, 4.0: 210.0}, 11.0, ["0.5 x", "1 x", "4 x"]),
+    ],
+)
+def test_claims_fail_on_disagreeing_figures(ours, wait_s, wrong):
+    failed = [
+        each.claim
+        for each in claims(rows(ours, 100.0, wait_s), (0.5, 1.0, 4.0), (1,))
+        if not each.holds
+    ]
+    assert len(failed) == len(wrong)
+    assert all(claim.startswith(words) for claim, words in zip(failed, wrong, strict=True))
+
+
+def test_a_session_continues_in_its_own_context():
+    sessions = AgentSessions(turns=5)
+    trace = sessions.trace(6, seed=3)
+    assert trace == sessions.trace(6, seed=3) != sessions.trace(6, seed=4)
+    owned = []
+    for run in trace.interactions:
+        for before, call in zip(run.calls, run.calls[1:], strict=False):
+            assert call.deps == (before.call_id,)
+            assert call.prompt_tokens > before.prompt_tokens
+            assert list(call.block_ids)[: len(list(before.block_ids))] == list(before.block_ids)
+        owned.append(set(run.calls[-1].block_ids))
+    assert sum(map(len, owned)) == len(set().union(*owned)), "no two share a block"
+    assert len({run.tenant for run in trace.interactions}) == 4
