@@ -41,7 +41,7 @@ class Arrival(NamedTuple):
     """True if the interaction is active and immune to overload limits."""
     tenant: str
     expected_wait_s: float = 0.0
-    """How long a call that is queued now is expected to wait."""
+    """Expected wait of a call that is queued now, in seconds."""
 
     @property
     def user_key(self) -> str:

@@ -410,7 +410,7 @@ class ModelView:
     queued_tokens: int = 0
     """Demand of the queued calls."""
     expected_wait_s: float = 0.0
-    """How long a call that is queued now is expected to wait; 0 while work does not wait."""
+    """Expected wait of a call that is queued now; 0 while work does not wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Calls that wait for memory of their run are told apart from those that wait for a worker."""
+"""Calls that wait for memory of their run are marked, unlike those that wait for a worker."""
 
 import pytest
 
