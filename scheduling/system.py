@@ -50,7 +50,7 @@ class SystemConfig:
     resident_share: float | None = None
     """Share of a worker's KV capacity for the footprints of runs in progress; a run begins once its
     own fits. None: it begins when its call is chosen."""
-    hold_s: float = 40.0
+    hold_s: float = 150.0
     """Seconds after which a held run gets the places of all who are ahead of it; twice as many should
     be less than the time that a call may wait in the queue."""
     high_watermark: float = 2.0

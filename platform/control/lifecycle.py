@@ -62,7 +62,7 @@ PROGRESS_S = 1.0
 class ControlOptions:
     """Bounds of control; see the settings of the same names."""
 
-    max_queue_wait_s: float = 120.0
+    max_queue_wait_s: float = 360.0
     max_queued_calls: int = 10_000
     """Queued calls of each model."""
     tenant_share: float = 1 / 4

@@ -13,7 +13,7 @@ class ControlSettings(RoomSettings):
     """Bounds of control, and of the journal that it writes."""
 
     max_queue_wait_s: float = Field(
-        120.0, gt=0, le=86_400, description="Seconds after which a call in the queue answers 503."
+        360.0, gt=0, le=86_400, description="Seconds after which a call in the queue answers 503."
     )
     max_queued_calls: int = Field(
         10_000,

@@ -23,7 +23,7 @@ class Limits:
     keep_alive_timeout_s: float = 75.0
     max_body_bytes: int = 8 * 1024 * 1024
     file_max_bytes: int = 100 * 1024 * 1024
-    max_queue_wait_s: float = 120.0
+    max_queue_wait_s: float = 360.0
     max_queued_calls: int = 10_000
     client_buffer_bytes: int = 256 * 1024
     client_write_timeout_s: float = 30.0
