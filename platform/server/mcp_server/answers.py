@@ -31,6 +31,10 @@ class ModelState(BaseModel):
     workers_up: int = 0
     overloaded: bool = False
     queued_calls: int = 0
+    held_calls: Annotated[int, Field(description="queued calls that wait for KV memory")] = 0
+    expected_wait_s: Annotated[
+        float, Field(description="of a call that is queued now; 0 while work does not wait")
+    ] = 0.0
     demand_tokens: Annotated[int, Field(description="KV tokens of queued and running calls")] = 0
     capacity_tokens: int = 0
     high_watermark: Annotated[
