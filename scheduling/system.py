@@ -19,6 +19,7 @@ _PARTS = ("throttle", "feeder", "router", "local")
 
 OWN_OPTIONS = (
     "feed_window",
+    "hit_share",
     "resident_share",
     "hold_s",
     "high_watermark",
@@ -47,6 +48,9 @@ class SystemConfig:
     local: str
     feed_window: float | None = None
     """Share of a worker's KV capacity that may wait at it; None dispatches calls at once."""
+    hit_share: float | None = None
+    """Share of a call's prompt that a worker with a full window must hold to admit a call of an
+    active run; None: it admits none."""
     resident_share: float | None = None
     """Share of a worker's KV capacity for the footprints of runs in progress; a run begins once its
     own fits. None: it begins when its call is chosen."""
@@ -86,6 +90,8 @@ class SystemConfig:
         Watermarks(self.high_watermark, self.low_watermark)
         if self.feed_window is not None and not 0 < self.feed_window <= 1:
             raise ValueError(f"feed_window is {self.feed_window}; allowed: over 0, to 1, or null")
+        if self.hit_share is not None and not 0 < self.hit_share <= 1:
+            raise ValueError(f"hit_share is {self.hit_share}; allowed: over 0, to 1, or null")
         if self.resident_share is not None and not 0 < self.resident_share <= 1:
             raise ValueError(
                 f"resident_share is {self.resident_share}; allowed: over 0, to 1, or null"

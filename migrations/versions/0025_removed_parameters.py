@@ -10,7 +10,7 @@ down_revision = "0024"
 branch_labels = None
 depends_on = None
 
-REMOVED = frozenset({"hit_share", "feeder.run_priority"})
+REMOVED = frozenset({"feeder.run_priority"})
 SETTINGS = sa.table(
     "throttling_settings", sa.column("version", sa.Integer), sa.column("parameters", sa.JSON)
 )

@@ -414,6 +414,23 @@ class WscFeeder:
     def _cached_share(self, call: Call, open_workers: Collection[str]) -> float:
         return self._locality.matched_tokens(call, open_workers) / max(1, call.prompt_tokens)
 
+    def peek_hit(
+        self, workers: Collection[str], excluded: Collection[Restriction] = frozenset()
+    ) -> Call | None:
+        """Return the longest match at one of these workers, among clients within ``locality_slack``.
+
+        Its run must be active, since the run's cached context is lost if the call waits. Such calls
+        count against ``max_bypass`` but are not blocked by it: no other call could use these
+        workers.
+        """
+        chosen = self._longest_match(workers, excluded, None)
+        if chosen is None or chosen.call.interaction_id not in self._active_runs:
+            return None
+        first, share = self._first_of_run(chosen, excluded, workers), self._cached_share
+        if first is not chosen and share(first.call, workers) < share(chosen.call, workers):
+            return chosen.call  # the same tokens of a longer prompt may not be a hit
+        return first.call
+
     def _first_of_run(
         self,
         chosen: _Queued,

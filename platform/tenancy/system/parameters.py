@@ -25,6 +25,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "share of the KV cache",
         "Tokens that may be queued at or in transit to a worker; null dispatches calls at once.",
     ),
+    "hit_share": (
+        "share of the prompt",
+        "A worker with a full window still admits a call of a run in progress if this share of its "
+        "prompt is cached; null: never.",
+    ),
     "resident_share": (
         "share of the KV cache",
         "Room for the prefixes of runs in progress; a run begins once its own fits. null: it begins "

@@ -480,7 +480,7 @@ def test_only_wsc_has_a_gate():
 )
 def test_what_a_run_has_had_is_no_reason_to_wait_for_a_newcomer(runs, before):
     """``runs`` are those of one user's next calls, while a new user of the tenant waits."""
-    options = {"resident_share": 1.0, "feed_window": 0.01}
+    options = {"resident_share": 1.0, "feed_window": 0.01, "hit_share": None}
     world = World(system=GATED.with_options({**options, "feeder.locality_slack": 0.0}))
     for run in sorted(set(runs)):
         world.serve(run, user="old")
