@@ -9,6 +9,10 @@
 So a run that has begun is carried to its end, and the fair order decides which runs begin. Of the
 workers with room, a run begins where the feeder finds the longest match for one of them.
 
+A call that is expected to be the last of its run keeps nothing. Beside others like it, it needs no
+place: a worker starts them in turn, and no prefix is lost. Beside prefixes that are kept it may use
+all of the cache, and while such a run is held no more than a run that keeps.
+
 Smaller runs pass a held one, by classes of size, two for each doubling: a class waits while its first
 run is held. The run that was next in the fair order gets room (:meth:`RunGate.tick`). First from
 residents that have overrun their lease. Then from those of the clients that are ahead of its own by more
@@ -136,9 +140,13 @@ class RunGate:
         held = self._held
         if held is not None and held.worker_id is not None and held.call is not call:
             workers = workers.without((held.worker_id,))
-        footprint = self._footprint(call)
-        fit = [each for each in workers if self.residents.fits(each, footprint)]
+        footprint, keeps = self._footprint(call), self._is_tight() or not _keeps_nothing(call)
+        fit = [each for each in workers if self.residents.fits(each, footprint, keeps=keeps)]
         return WorkerSet(workers.workers, workers.workers.mask(fit))
+
+    def _is_tight(self) -> bool:
+        """Return whether a run that keeps its prefix is held for want of memory."""
+        return self.full and self._held is not None and not _keeps_nothing(self._held.call)
 
     def _footprint(self, call: Call) -> Footprint:
         tokens = call.prompt_tokens + call.expected_output_tokens
@@ -181,7 +189,8 @@ class RunGate:
             self._credit += SWAP_SHARE * call.prompt_tokens
         else:
             self._credit = 0.0
-        self.residents.dispatch(call, worker_id, self._footprint(call))
+        keeps = not _keeps_nothing(call)
+        self.residents.dispatch(call, worker_id, self._footprint(call), keeps=keeps)
         self._pace.running += 1
         self._no_longer_held(call)
 
@@ -333,6 +342,11 @@ class RunGate:
         if state["held"] is not None:
             call_id, age, worker_id = state["held"]
             self._held = _Held(calls[call_id], time_of(age, now_s), worker_id)
+
+
+def _keeps_nothing(call: Call) -> bool:
+    """Return whether a call is expected to be the last of its run, which needs no place then."""
+    return call.remaining_calls <= 1.0
 
 
 def _parting(client: ClientPath, other: ClientPath) -> int:

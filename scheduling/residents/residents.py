@@ -67,6 +67,8 @@ class Resident:
     """Time of the last end of a call."""
     continues: float = 1.0
     """Number of further calls that its app's profile expects, at most 1."""
+    keeps: bool = False
+    """True if a further call is expected of it."""
 
     @property
     def prefixes(self) -> list[Prefix]:
@@ -88,6 +90,8 @@ class _Memory:
     growth: int = 0
     """Sum over the residents."""
     residents: int = 0
+    keeping: int = 0
+    """Residents of which a further call is expected."""
 
     @property
     def tokens(self) -> int:
@@ -134,11 +138,18 @@ class Residents:
         memory = self._memory[worker_id]
         return self._share * memory.capacity_tokens - memory.tokens
 
-    def fits(self, worker_id: str, footprint: Footprint) -> bool:
-        """Return whether a footprint fits a worker. One without residents takes any run."""
-        return (
-            not self._memory[worker_id].residents or self.missing_tokens(worker_id, footprint) <= 0
-        )
+    def fits(self, worker_id: str, footprint: Footprint, *, keeps: bool = True) -> bool:
+        """Return whether a footprint fits a worker. One without residents takes any run.
+
+        A run that ``keeps`` nothing, as no further call is expected of it, needs no place beside
+        others like it, which a worker starts in turn. Beside runs that keep their prefixes it needs
+        one, and may use all of the cache.
+        """
+        memory = self._memory[worker_id]
+        if not (memory.residents if keeps else memory.keeping):
+            return True
+        free_tokens = 0.0 if keeps else (1.0 - self._share) * memory.capacity_tokens
+        return self.missing_tokens(worker_id, footprint) <= free_tokens
 
     def missing_tokens(self, worker_id: str, footprint: Footprint) -> float:
         """Return by how much a footprint exceeds the room at a worker; at most 0 if it fits."""
@@ -191,7 +202,9 @@ class Residents:
             memory.prefixes.remove(found.last)
             found.last = None
 
-    def dispatch(self, call: Call, worker_id: str, footprint: Footprint) -> None:
+    def dispatch(
+        self, call: Call, worker_id: str, footprint: Footprint, *, keeps: bool = True
+    ) -> None:
         """Note a call's worker. Its run becomes a resident there, or moves there."""
         found = self._runs.get(call.interaction_id)
         if found is None:
@@ -202,6 +215,8 @@ class Residents:
             self._leave_worker(found)
             found.worker_id = worker_id
             self._enter_worker(found)
+        self._memory[worker_id].keeping += keeps - found.keeps
+        found.keeps = keeps
         self._hold(found, call, footprint)
 
     def leave(self, call: Call, now_s: float) -> None:
@@ -238,6 +253,7 @@ class Residents:
     def _enter_worker(self, found: Resident) -> None:
         memory = self._memory[found.worker_id]
         memory.residents += 1
+        memory.keeping += found.keeps
         memory.growth += found.growth
         for prefix in found.prefixes:
             memory.prefixes.add(prefix)
@@ -245,6 +261,7 @@ class Residents:
     def _leave_worker(self, found: Resident) -> None:
         memory = self._memory[found.worker_id]
         memory.residents -= 1
+        memory.keeping -= found.keeps
         memory.growth -= found.growth
         for prefix in found.prefixes:
             memory.prefixes.remove(prefix)
@@ -297,6 +314,7 @@ class Residents:
                     "last": None if each.last is None else _plain(each.last),
                     "idle": age_of(each.idle_since_s, now_s),
                     "continues": each.continues,
+                    "keeps": each.keeps,
                 }
                 for run_id, each in self._runs.items()
             ],
@@ -326,6 +344,7 @@ class Residents:
                 None if each["last"] is None else _prefix(*each["last"]),
                 time_of(each["idle"], now_s),
                 each["continues"],
+                each["keeps"],
             )
             self._enter_worker(found)
 

@@ -1,5 +1,7 @@
 """Runs begin where their memory fits, go on at once, and lose their places by rules."""
 
+from dataclasses import replace
+
 import pytest
 
 from fairserve.interactions.call import Call, TokenUsage
@@ -384,8 +386,33 @@ def test_who_is_ahead_loses_a_place_to_who_is_held_for_long():
     assert held in world.sent
     for call_id in running:
         world.end(call_id)
+    world.take(ev.AppChanged("app", replace(CALL, calls_per_interaction=9), Limits()))
     after = [world.call(run, tenant="ahead") in world.sent for run in "AB"]
     assert sorted(after) == [False, True]
+
+
+def one_call_runs(world, number):
+    """Return how many runs of one call begin, of so many."""
+    world.take(ev.AppChanged("one", replace(CALL, calls_per_interaction=1), Limits()))
+    calls = [world.call(f"S{each}", "single", app="one") for each in range(number)]
+    return sum(call in world.sent for call in calls)
+
+
+def test_runs_of_one_call_need_no_place_beside_each_other():
+    """A worker starts them in turn, and no prefix is lost by it: they fill the feed window."""
+    assert one_call_runs(World(), 9) == -(-CAPACITY // 2100)
+
+
+def test_runs_of_one_call_evict_no_prefix_that_is_kept():
+    """They may use what is left of the cache, and of the share while a run is held."""
+    world = World()
+    world.serve("A")
+    assert one_call_runs(world, 9) == (CAPACITY - 2100) // 2100
+    world = World()
+    world.serve("A")
+    world.call("L", "large", prompt=4000)
+    world.tick(1.0)
+    assert one_call_runs(world, 9) == 1
 
 
 def test_nobody_loses_a_place_to_who_is_behind_by_less_than_a_run():
