@@ -185,7 +185,7 @@ class ModelPool:
             self.gate.tick(workers, self.feed.not_for(workers), now_s)
         commands = self.pump()
         held = self.gate is not None and self.gate.full
-        blocked = len(self.feed) > 0 and (held or not self.worker_table.any_open)
+        blocked = bool(self.feed) and (held or not self.worker_table.any_open)
         self.feed.backlog.tick(now_s, blocked=blocked, used_tokens=self._use()[0])
         return commands
 

@@ -13,24 +13,11 @@ from fairserve.benchmarks.reproduce.composition.comparison import (
     losses,
     relative,
 )
-from fairserve.benchmarks.reproduce.composition.sensitivity import (
-    COLUMNS as SWEPT,
-)
-from fairserve.benchmarks.reproduce.composition.sensitivity import (
-    SWEEPS,
-    WATERMARKS,
-    default_of,
-    late_enough,
-    recommended,
-    sensitivity,
-)
 from fairserve.benchmarks.reproduce.composition.tuning import GRIDS, TUNED, tuned, tuning
 from fairserve.benchmarks.reproduce.composition.unsaturated import TRACE, unsaturated
 from fairserve.benchmarks.reproduce.composition.workloads import COLUMNS, OURS, WORKLOADS
 from fairserve.benchmarks.reproduce.report import Row, Spread
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.platform.tenancy.system.parameters import describe
-from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 
 GOOD = {OURS: (100.0, 1.0, 0.95)} | dict.fromkeys(OTHERS, (90.0, 4.0, 0.90))
@@ -132,46 +119,6 @@ def test_every_cell_has_a_row_for_each_system(tmp_path):
     assert [(tmp_path / name).stat().st_size > 10_000 for name in summary.plots] == [True]
 
 
-def swept(throughput, tail, satisfied=1.0):
-    names = [column.name for column in SWEPT]
-    return row("x", **dict(zip(names, (throughput, tail, satisfied), strict=True)))
-
-
-@pytest.mark.parametrize(
-    ("other", "better"),
-    [
-        (swept(1.05, 1.3), False),
-        (swept(1.05, 1.0), True),
-        (swept(0.99, 0.8), True),
-        (swept(0.9, 0.5), False),
-        (swept(1.5, 0.5, satisfied=0.9), False),
-    ],
-)
-def test_a_default_is_recommended_unless_another_value_is_better(other, better):
-    check = recommended("feed_window", {"1": other, "2": swept(1.0, 1.0)}, swept(1.0, 1.0))
-    assert check.holds != better
-    assert check.seen.startswith("1 (" if better else "none")
-
-
-def test_the_defaults_equal_those_of_the_server():
-    served = {each.name: each.value for each in describe(TuningSettings(), OURS, {})}
-    for parameter, values in (SWEEPS | WATERMARKS).items():
-        assert default_of(parameter) == served[parameter]
-        assert default_of(parameter) in values
-
-
-def mix_row(delayed, precision=100.0):
-    return row("x", **{"users delayed %": delayed, "abusers among throttled %": precision})
-
-
-def test_a_watermark_is_recommended_unless_another_delays_fewer_users():
-    rows = {"1.5": mix_row(9.5), "2": mix_row(10.0)}
-    assert late_enough(rows).holds
-    assert not late_enough(rows | {"1.5": mix_row(5.0)}).holds
-    assert late_enough(rows | {"1.5": mix_row(5.0, precision=90.0)}).holds
-    assert not late_enough(rows | {"2": mix_row(10.0, precision=90.0)}).holds
-
-
 def ratios(*values):
     """Return the ratios of two seeds in one cell."""
     names = ("tok/s", "p99 TTFT (s)", "satisfied, least")
@@ -234,15 +181,3 @@ def test_the_best_setting_of_a_grid_is_found():
     products = [r.measured["product"].value for r in report.rows]
     [check] = report.checks
     assert check.seen.startswith(report.rows[products.index(max(products))].name)
-
-
-@pytest.mark.deep
-def test_a_sweep_has_a_row_for_each_value(tmp_path):
-    folder = shared_trace("tau_airline_gpt4o.jsonl.gz").parent
-    setting = Setting(traces=folder, seeds=1, scale=0.1, plots=tmp_path)
-    first, second = sensitivity(setting, {"feed_window": (0.01, 0.03)})
-    assert [r.name for r in first.rows] == ["default", "feed_window=0.01"]
-    assert [value.value for value in first.rows[0].measured.values()][:2] == [1.0, 1.0]
-    assert len(second.rows) == len(WATERMARKS["high_watermark"])
-    for name in (*first.plots, *second.plots):
-        assert (tmp_path / name).stat().st_size > 10_000
