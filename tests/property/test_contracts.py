@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from histories import histories
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairserve.interactions.call import TokenUsage
@@ -132,6 +132,16 @@ def check_limits(books, holder, quota):
     assert spent + held <= quota.max_budget
 
 
+@example(  # both rates are used up, and tokens are free later than calls
+    own=Quota(rpm_limit=2, tpm_limit=20),
+    history=[
+        ("arrive", "ann", 1, "used", 0.0),
+        ("end", "ann", 1, "used", 0.0),
+        ("wait", "ann", 1, "used", 59.5),
+        ("arrive", "ann", 20, "used", 0.0),
+    ],
+    amount=13,
+)
 @given(own=quotas, history=steps, amount=st.integers(1, 40))
 def test_a_caller_is_admitted_after_an_exact_retry_after(own, history, amount):
     books = Books()

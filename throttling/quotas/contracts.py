@@ -200,6 +200,8 @@ class Contracts:
             )
         if claim.run_under_way:
             return None
+        found: Decision | None = None
+        longest_s = -1.0
         for reason, limit, amount, window in (
             ("contract_rpm", quota.rpm_limit, 1, meter.requests),
             ("contract_tpm", quota.tpm_limit, claim.tokens, meter.tokens),
@@ -207,18 +209,22 @@ class Contracts:
             if limit is None:
                 continue
             window.drop_old(now_s)
-            if window.total + amount > limit:
-                return Decision(
+            if window.total + amount <= limit:
+                continue
+            retry_s = window.free_after_s(limit - amount, now_s)
+            if retry_s > longest_s:  # both may reject it: the later one decides when it may return
+                longest_s = retry_s
+                found = Decision(
                     False,
                     reason,
                     scope,
                     limit=limit,
                     window_s=WINDOW_S,
                     count=window.total + amount,
-                    retry_after_s=window.free_after_s(limit - amount, now_s),
+                    retry_after_s=retry_s,
                     certain=scope == "user",
                 )
-        return None
+        return found
 
     def reserve(
         self, call_id: str, quotas: Sequence[tuple[Holder, Quota]], claim: Claim, now_s: float
