@@ -413,7 +413,7 @@ class CallLifecycle:
         outcome: ev.CallOutcome,
         error: str,
         message: str,
-        retry_after_s: float = RETRY_S,
+        retry_after_s: float = 0.0,
     ) -> None:
         """End a call, and notify the task that waits for it or carries its answer."""
         granted = live.worker_id is not None
@@ -477,7 +477,8 @@ class CallLifecycle:
         self._runs.call_ended(live.call, spent, self._wall())
 
 
-def _fail_turn(live: CallState, message: str, code: str, retry_after_s: float = RETRY_S) -> None:
+def _fail_turn(live: CallState, message: str, code: str, retry_after_s: float = 0.0) -> None:
+    """End the wait of a call; its client may retry after so many seconds, ``RETRY_S`` at least."""
     if not live.turn.done():
         headers = {"Retry-After": f"{math.ceil(max(RETRY_S, retry_after_s))}"}
         error = UnavailableError(message, code=code, headers=headers)

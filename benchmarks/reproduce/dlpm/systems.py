@@ -15,8 +15,6 @@ OURS = "fairserve"
 """Name of this project's default."""
 PUBLISHED = "dlpm, published"
 """Algorithm 1 exactly as published, without this project's additions for calls that do not fit."""
-ONE_WORKER = ("vtc", "lpm", "dlpm", PUBLISHED, OURS)
-SEVERAL_WORKERS = ("vtc", "rr-lpm", "preble", "d2lpm", OURS)
 _TO_THE_LETTER = {"local.max_bypass": 0, "local.refill_when_stuck": False}
 _VARIANTS = {PUBLISHED: SYSTEMS["dlpm"].with_options(_TO_THE_LETTER)}
 
