@@ -173,15 +173,6 @@ class Feeder(Protocol):
         """
         ...
 
-    def peek_hit(
-        self, workers: Collection[str], excluded: Collection[Restriction] = frozenset()
-    ) -> Call | None:
-        """Return a call to dispatch out of order to one of these workers, for its cached prefix.
-
-        None if there is none, or if the policy does not let calls overtake; changes nothing.
-        """
-        ...
-
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Remove a queued call, apply the charges due at selection, and return its charge factor.
 

@@ -207,7 +207,7 @@ _SYSTEMS = (
         "d2lpm",
         "dlpm",
         feed_window=0.03,
-        hit_share=0.75,
+        resident_share=0.9,
         router_options={"quantum_prompts": 1600.0, "cached_weight": 0.0, "balance_abs": 16},
         local_options={"quantum": 250.0},
     ),

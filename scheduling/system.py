@@ -19,7 +19,6 @@ _PARTS = ("throttle", "feeder", "router", "local")
 
 OWN_OPTIONS = (
     "feed_window",
-    "hit_share",
     "resident_share",
     "hold_s",
     "high_watermark",
@@ -48,15 +47,12 @@ class SystemConfig:
     local: str
     feed_window: float | None = None
     """Share of a worker's KV capacity that may wait at it; None dispatches calls at once."""
-    hit_share: float | None = None
-    """Share of a call's prompt that a worker with a full window must hold to admit a call of an
-    active run; None: it admits none."""
     resident_share: float | None = None
     """Share of a worker's KV capacity for the footprints of runs in progress; a run begins once its
     own fits. None: it begins when its call is chosen."""
     hold_s: float = 150.0
-    """Seconds after which a held run gets the places of all who are ahead of it; twice as many should
-    be less than the time that a call may wait in the queue."""
+    """Seconds after which a held run gets places of all who are ahead of it and hold as much memory,
+    after twice as many of all. That should be less than the time that a call may wait in the queue."""
     high_watermark: float = 2.0
     low_watermark: float = 1.2
     immunity_factor: float = 2.0
@@ -90,8 +86,6 @@ class SystemConfig:
         Watermarks(self.high_watermark, self.low_watermark)
         if self.feed_window is not None and not 0 < self.feed_window <= 1:
             raise ValueError(f"feed_window is {self.feed_window}; allowed: over 0, to 1, or null")
-        if self.hit_share is not None and not 0 < self.hit_share <= 1:
-            raise ValueError(f"hit_share is {self.hit_share}; allowed: over 0, to 1, or null")
         if self.resident_share is not None and not 0 < self.resident_share <= 1:
             raise ValueError(
                 f"resident_share is {self.resident_share}; allowed: over 0, to 1, or null"

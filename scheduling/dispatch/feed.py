@@ -2,9 +2,7 @@
 
     feeder queue -> [feed window] -> router -> worker
 
-The feeder chooses the next call for the open workers, and the router its worker. A worker with a
-full window may still admit a call of an active run whose prefix it holds (a *hit*, ``hit_share`` of
-the system, decision 7). If there are such workers, hits go first.
+The feeder chooses the next call for the open workers, and the router its worker.
 
 A pool has a second feed for background calls. It is fed only while the first one is empty, and only
 to spare workers (:mod:`fairserve.scheduling.dispatch.worker_table`).
@@ -37,7 +35,6 @@ class Feed:
         feeder: Feeder,
         router: Router,
         worker_table: WorkerTable,
-        hit_share: float | None,
         first: Feed | None = None,
     ) -> None:
         """With ``first``, this is the feed of background calls: all calls of ``first`` precede them."""
@@ -48,7 +45,6 @@ class Feed:
         self._feeder = feeder
         self._router = router
         self._worker_table = worker_table
-        self._hit_share = hit_share
         self._queued: dict[str, QueuedCall] = {}
         self.places = QueuePlaces()
         """Owners of the queued calls; read-only."""
@@ -60,11 +56,9 @@ class Feed:
 
     def add(self, live: QueuedCall) -> list[ev.Command]:
         """Queue an arriving call. Raises ValueError if it is queued already."""
-        call = live.call
-        cached, holders = self._queue(live)
-        self._feeder.add(call)
-        held = bool(holders & self._worker_table.admits_hits_only())
-        return self.pump(hit=held and self._is_hit(call, cached))
+        self._queue(live)
+        self._feeder.add(live.call)
+        return self.pump()
 
     def requeue(self, live: QueuedCall) -> list[ev.Command]:
         """Requeue a call whose worker failed before any output of it."""
@@ -72,14 +66,12 @@ class Feed:
         self._feeder.requeue(live.call)
         return self.pump()
 
-    def _queue(self, live: QueuedCall) -> tuple[int, int]:
-        """Queue a call; return its cached tokens and the mask of the workers that hold them."""
+    def _queue(self, live: QueuedCall) -> None:
         call = live.call
-        cached, holders = self._locality.match(call, self._worker_table.serving().mask)
+        cached, _ = self._locality.match(call, self._worker_table.serving().mask)
         live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
         self._enter(live)
         self.demand_tokens += live.demand_tokens
-        return cached, holders
 
     def __len__(self) -> int:
         """Return the number of queued calls."""
@@ -111,26 +103,15 @@ class Feed:
             self.gate.unqueue(live.call)
         self.demand_tokens -= live.demand_tokens
 
-    def pump(self, *, hit: bool = False) -> list[ev.Command]:
-        """Dispatch queued calls to open workers until there are no more of either.
-
-        Hits go first if a full worker may hold the prefix of a queued call: with ``hit``, or if a
-        worker started to admit hits after the last pump.
-        """
+    def pump(self) -> list[ev.Command]:
+        """Dispatch queued calls to open workers until there are no more of either."""
         commands: list[ev.Command] = []
         if self._first is not None:
             if not self._first._queued:
                 self._pump_spare(commands)
             return commands
-        hit = hit or self._worker_table.hits_newly_admitted
-        self._worker_table.hits_newly_admitted = False
-        while self._queued:
-            call, open_workers = self._next_hit() if hit else (None, None)
-            if call is None or open_workers is None:
-                hit = False
-                if not self._worker_table.any_open:
-                    break
-                call, open_workers = self._next()
+        while self._queued and self._worker_table.any_open:
+            call, open_workers = self._next()
             if call is None or open_workers is None or not self._send(call, open_workers, commands):
                 break
         return commands
@@ -210,28 +191,6 @@ class Feed:
         avoid = restriction.avoid
         return workers.without(avoid) if serving.without(avoid) else workers
 
-    def _is_hit(self, call: Call, cached_tokens: int) -> bool:
-        share = self._hit_share
-        return share is not None and cached_tokens >= share * call.prompt_tokens
-
-    def _next_hit(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
-        """Return the next hit for a full worker, and the workers that hold its prefix.
-
-        A retry never counts as a hit; it waits for its turn. Nor does a call that some of these
-        workers cannot serve.
-        """
-        full = self._worker_table.admits_hits_only()
-        if not full:
-            return None, None
-        excluded = {each for each in self._restricted if each.avoid or full & ~self._able(each)}
-        call = self._feeder.peek_hit(WorkerSet(self._locality.workers, full), excluded)
-        if call is None:
-            return None, None
-        cached, holders = self._locality.match(call, full)
-        if not self._is_hit(call, cached):
-            return None, None
-        return call, WorkerSet(self._locality.workers, holders)
-
     def _dispatch(self, live: QueuedCall, worker: Worker) -> ev.Admit:
         call = live.call
         self._leave(live)
@@ -250,8 +209,7 @@ class Feed:
         else:
             self._worker_table.add_demand(worker, live.demand_tokens, call.samples)
             waiting_tokens = call.prompt_tokens + call.expected_output_tokens
-            live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
-            self._worker_table.add_waiting(worker, waiting_tokens, live.hit_tokens)
+            self._worker_table.add_waiting(worker, waiting_tokens)
         worker.calls += 1
         if self.gate is not None:
             self.gate.dispatch(call, worker.worker_id)

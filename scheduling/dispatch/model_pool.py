@@ -46,12 +46,10 @@ class ModelPool:
         self.worker_table = WorkerTable(
             system.feed_window,
             self.locality.workers,
-            hits=system.hit_share is not None,
             background_window=system.background_window,
             background_calls=system.background_calls,
         )
         self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
-        self._hit_share = system.hit_share
         self._system, self._directory = system, directory
         self.whole_calls = WholeCalls()
         self.background_feeder: Feeder = FEEDERS[system.feeder](
@@ -65,10 +63,10 @@ class ModelPool:
     def compose(self, feeder: Feeder, router: Router) -> None:
         """Set the policies of ordinary calls, before the first call."""
         self.feeder, self.router = feeder, router
-        self.feed = Feed(self.locality, feeder, router, self.worker_table, self._hit_share)
+        self.feed = Feed(self.locality, feeder, router, self.worker_table)
         self.gate = self.feed.gate = self._gate_of(feeder)
         self.background_feed = Feed(
-            self.locality, self.background_feeder, router, self.worker_table, None, self.feed
+            self.locality, self.background_feeder, router, self.worker_table, self.feed
         )
 
     def _gate_of(self, feeder: Feeder) -> RunGate | None:
@@ -78,8 +76,8 @@ class ModelPool:
             return None
         if not isinstance(feeder, WscFeeder):
             raise ValueError("resident_share needs the feeder wsc")
-        candidates = self.feed.candidates
-        return RunGate(feeder, self._directory, self.locality, candidates, share, hold_s)
+        candidates, serving = self.feed.candidates, self.worker_table.serving
+        return RunGate(feeder, self._directory, self.locality, candidates, serving, share, hold_s)
 
     def has_place(self, run_id: str, now_s: float) -> bool:
         """Return whether a run may hold memory here, so that it is in progress."""
@@ -217,7 +215,7 @@ class ModelPool:
             return
         if worker is not None:
             waited = live.call.prompt_tokens + live.call.expected_output_tokens
-            self.worker_table.add_waiting(worker, -waited, -live.hit_tokens)
+            self.worker_table.add_waiting(worker, -waited)
         output = live.output_tokens
         if not live.call.streamed:  # nothing more is known of its output before its end
             output = max(output, live.call.expected_output_tokens)

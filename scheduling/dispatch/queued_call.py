@@ -20,8 +20,6 @@ class QueuedCall:
     epoch: int = 0
     """Epoch of the worker, which distinguishes successive joins under the same id."""
     charge_factor: float = 1.0
-    hit_tokens: int = 0
-    """Tokens to compute if the worker has most of the prompt cached, else 0."""
     cached_tokens: int = 0
     output_tokens: int = 0
     started: bool = False

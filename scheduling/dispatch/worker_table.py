@@ -2,9 +2,7 @@
 
 Feed window (ALGORITHMS section 7, point 1): a worker is *open* while the prompt and expected output
 tokens of the calls queued at it or in flight to it are below ``feed_window`` times its KV capacity;
-the call that reaches the window is the last. A closed worker still admits *hits*, calls of active
-runs whose prefix it holds, while the tokens to compute of its waiting hits are below the same limit
-(``hit_share`` of a system, decision 7). Demand (section 4): per queued call the uncached prompt
+the call that reaches the window is the last. Demand (section 4): per queued call the uncached prompt
 plus expected output, per running call the tokens it holds. The open workers are a mask and demand
 is a sum, both kept up to date: O(1) per event for any number of workers.
 
@@ -38,8 +36,6 @@ class Worker:
     last_report_s: float | None = None
     waiting_tokens: int = 0
     """Prompt + expected output tokens of dispatched calls that have not started."""
-    hit_tokens: int = 0
-    """Uncached prompt and expected output tokens of the hits among these calls."""
     demand_tokens: int = 0
     """Demand of all calls dispatched to the worker except background calls, in tokens."""
     calls: int = 0
@@ -60,15 +56,12 @@ class WorkerTable:
         feed_window: float | None,
         workers: Workers,
         *,
-        hits: bool = False,
         background_window: float = 0.5,
         background_calls: int = 8,
     ) -> None:
-        """With ``hits``, a worker whose window is full can still admit cache hits."""
         self._background_window = background_window
         self._background_calls = background_calls
         self._feed_window = feed_window
-        self._hits = hits
         self._numbers = workers
         self._epoch = 0
         self.workers: dict[str, Worker] = {}
@@ -78,12 +71,8 @@ class WorkerTable:
         """Mask of the workers that take calls and whose window is not full."""
         self._of_kind: Counter[str] = Counter()
         """Masks of all workers, by kind."""
-        self._light = 0
-        """Mask of the workers whose waiting hits are below a window; empty without ``hits``."""
         self.context_tokens = 0
         """Maximum tokens of one call at any worker; the last known value if there are no workers."""
-        self.hits_newly_admitted = False
-        """True if a worker started to admit hits since this was last set to False."""
         self._demand_tokens = 0
         """Demand over the workers that take calls, like the capacity."""
         self._capacity_tokens = 0
@@ -152,7 +141,6 @@ class WorkerTable:
         bit = 1 << self._numbers.slot(worker.worker_id)
         self._serving &= ~bit
         self._open &= ~bit
-        self._light &= ~bit
         self._demand_tokens -= worker.demand_tokens + worker.foreign_tokens
         self._capacity_tokens -= worker.kv_capacity_tokens
 
@@ -181,10 +169,9 @@ class WorkerTable:
         if not worker.draining:
             self._demand_tokens += tokens
 
-    def add_waiting(self, worker: Worker, tokens: int, hit_tokens: int) -> None:
-        """Add waiting tokens of a worker, possibly negative; ``hit_tokens`` as in :class:`Worker`."""
+    def add_waiting(self, worker: Worker, tokens: int) -> None:
+        """Add waiting tokens of a worker, possibly negative."""
         worker.waiting_tokens += tokens
-        worker.hit_tokens += hit_tokens
         if not worker.draining:
             self._update_open(worker)
 
@@ -198,13 +185,6 @@ class WorkerTable:
             self._open |= bit
         else:
             self._open &= ~bit
-        if not self._hits:
-            return
-        if worker.hit_tokens >= window_tokens:
-            self._light &= ~bit
-        elif not self._light & bit:
-            self._light |= bit
-            self.hits_newly_admitted = True
 
     def serving(self) -> WorkerSet:
         """Return the workers that take calls."""
@@ -246,10 +226,6 @@ class WorkerTable:
                 worker.demand_tokens + worker.foreign_tokens, worker.sequences
             )
 
-    def admits_hits_only(self) -> int:
-        """Return the mask of the workers whose window is full and that still admit cache hits."""
-        return self._light & ~self._open
-
     def able(self, kinds: Collection[str]) -> int:
         """Return the mask of the workers that can serve calls requiring one of these kinds."""
         mask = self._of_kind[""]
@@ -279,7 +255,6 @@ class WorkerTable:
             "epoch": self._epoch,
             "workers": workers,
             "context_tokens": self.context_tokens,
-            "hits_newly_admitted": self.hits_newly_admitted,
             "period_age_s": None if began_s is None else age_of(began_s, now_s),
         }
 
@@ -300,4 +275,3 @@ class WorkerTable:
             values["background"] = BackgroundRoom(**{**values["background"], **room})
             self._enter(Worker(**values))
         self.context_tokens = state["context_tokens"]
-        self.hits_newly_admitted = state["hits_newly_admitted"]

@@ -270,12 +270,6 @@ class CentralDlpm:
 
     # --- charges ----------------------------------------------------------------------------------
 
-    def peek_hit(
-        self, workers: Collection[str], excluded: Collection[Restriction] = frozenset()
-    ) -> Call | None:
-        """Return None: no call is dispatched out of order."""
-        return None
-
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Refill if no waiting client is in credit, remove the call and charge its extend tokens.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from fairserve.interactions.call import Call, ClientPath, Restriction, TokenUsage
+from fairserve.interactions.call import ClientPath, TokenUsage
 from fairserve.scheduling.base import Feeder
 
 
@@ -12,12 +12,6 @@ class UnchargedFeeder:
     """The methods of a :class:`~fairserve.scheduling.base.Feeder` without counters, interactions and
     knowledge of caches.
     """
-
-    def peek_hit(
-        self, workers: Collection[str], excluded: Collection[Restriction] = frozenset()
-    ) -> Call | None:
-        """Return None: no call is dispatched out of order."""
-        return None
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
         """Do nothing: this feeder charges nothing."""

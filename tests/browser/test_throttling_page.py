@@ -103,7 +103,7 @@ def test_an_invalid_value_is_shown_at_its_field(browser, server, put, newest, sc
         visit.sign_in(server.admin_key)
         visit.open(PAGE)
         visit.page.fill(BYPASS, "a few")
-        visit.page.fill("#p-hit_share", "2")
+        visit.page.fill("#p-resident_share", "2")
         visit.page.fill("#p-feed_window", "0.25")
         visit.page.get_by_role("button", name="Preview" if scripts else "Apply").click()
         visit.page.wait_for_selector(f"{BYPASS}[aria-invalid=true]")
@@ -118,17 +118,17 @@ def test_an_invalid_value_is_shown_at_its_field(browser, server, put, newest, sc
             visit.page.wait_for_selector(f"{BYPASS}:focus")
         visit.page.fill(BYPASS, "5")
         apply(visit)
-        visit.page.wait_for_selector("#p-hit_share[aria-invalid=true]")
-        wrong = visit.page.locator("#p-hit_share-wrong").inner_text()
+        visit.page.wait_for_selector("#p-resident_share[aria-invalid=true]")
+        wrong = visit.page.locator("#p-resident_share-wrong").inner_text()
         assert "allowed: over 0, to 1" in wrong
         assert visit.page.locator("[aria-invalid]").count() == 1
-        visit.page.fill("#p-hit_share", "none")
+        visit.page.fill("#p-resident_share", "none")
         assert newest()["version"] == version, "nothing was stored so far"
         apply(visit)
         visit.page.wait_for_url("**/throttling?done=throttling")
         assert newest()["parameters"] == {
             "feed_window": 0.25,
-            "hit_share": None,
+            "resident_share": None,
             "feeder.max_bypass": 5,
         }
 
@@ -197,7 +197,7 @@ def test_another_system_shows_its_own_parameters(operator, put, holds):
 
 
 def test_the_history_shows_changes_with_authors_and_reverts(operator, server, put, holds):
-    put(feeder__max_bypass=4, hit_share=0.5)
+    put(feeder__max_bypass=4, resident_share=0.5)
     wanted = put(feeder__max_bypass=5)["version"]
     put(feeder__max_bypass=6)
     operator.open(PAGE)
@@ -205,7 +205,7 @@ def test_the_history_shows_changes_with_authors_and_reverts(operator, server, pu
     text = row.inner_text()
     assert server.admin_key[:12] in text
     assert "feeder.max_bypass 4 → 5" in text
-    assert "hit_share 0.5 → default" in text
+    assert "resident_share 0.5 → default" in text
     assert "immunity_factor" not in text
     row.get_by_role("button", name="Revert").click()
     operator.page.wait_for_url("**/throttling?done=reverted")

@@ -113,14 +113,28 @@ def test_equal_input_gives_an_equal_schedule(name):
 
 @pytest.mark.parametrize("name", DISPATCHERS)
 def test_no_worker_has_capacity_while_a_call_waits(name, seed):
-    """Work is conserved: after every event a non-empty queue implies that all windows are full."""
+    """Work is conserved: who waits after an event finds all windows full, or no memory to begin.
+
+    There is none for runs of a class of size if there is none for one of them, or if one would delay
+    the run that is held.
+    """
     cluster = play(name, seed)
     plain_event = cluster.event
 
     def checked(event):
         plain_event(event)
-        if len(cluster.dispatcher.first.feeder):
-            assert not cluster.dispatcher.first.worker_table.open()
+        pool = cluster.dispatcher.first
+        if open_workers := pool.worker_table.open():
+            waiting = list(pool.feeder.waiting())
+            held = {
+                each.restriction
+                for each in waiting
+                if not pool.gate._room(each, open_workers)
+                or not pool.gate._room(each, open_workers, pool.gate._held)
+            }
+            for call in waiting:
+                assert call.restriction in held
+                assert not pool.feeder.has_begun(call.interaction_id)
 
     cluster.event = checked
     cluster.run(60.0)

@@ -27,7 +27,7 @@ def empty(database_url):
 
 
 HEAD = schema.required_revision()
-DATA_ONLY = {25}
+DATA_ONLY = {25, 26}
 """Revisions that change rows, but no table."""
 
 
@@ -72,7 +72,7 @@ def test_each_downgrade_restores_the_previous_revision(empty):
 @databases.ON_BOTH
 def test_removed_parameters_leave_the_stored_choices(empty):
     schema.upgrade(empty, "0024")
-    stored = {"feeder.run_priority": "progress", "feeder.max_bypass": 4}
+    stored = {"hit_share": 0.5, "feeder.run_priority": "progress", "feeder.max_bypass": 4}
     with engines.session_factory(empty).begin() as session:
         for version, parameters in enumerate((stored, {"feed_window": None}), 1):
             session.add(

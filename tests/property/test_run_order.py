@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_cluster import prompt
 from wsc_feeder import LONG, TOKENS, WORKERS, cache, call, directory, made, queue, serve, used
 
 from fairserve.interactions.call import call_from_plain, call_to_plain
@@ -70,8 +69,7 @@ class FeederHistory:
 
     def _dispatch(self, lot):
         workers = [["w0"], ["w1"], WORKERS][int(lot * 3)]
-        chosen = self.feeder.peek_hit(workers) if lot * 3 % 1 < 0.3 else None
-        chosen = chosen or self.feeder.peek(workers)
+        chosen = self.feeder.peek(workers)
         if chosen is not None:
             self.chosen = chosen
             self.feeder.dispatch(chosen.call_id, 0)
@@ -137,27 +135,24 @@ def test_the_next_run_is_that_of_arrival(seed):
         arrival, again = life.twin("arrival"), life.twin("critical_path")
         matched = life.feeder._locality.matched_tokens
         for workers in (["w0"], WORKERS):
-            for ask in ("peek", "peek_hit"):
-                first, plain = getattr(life.feeder, ask)(workers), getattr(arrival, ask)(workers)
-                restored = getattr(again, ask)(workers)
-                assert (first is None) == (plain is None) == (restored is None)
-                if first is None:
-                    continue
-                assert first.call_id == restored.call_id, "a snapshot keeps the order"
-                run = plain.interaction_id
-                assert first.interaction_id == run
-                own = [each for each in life.waiting if each.interaction_id == run]
-                longest = longest_way(own, run)
-                if first.call_id != plain.call_id:
-                    assert first.remaining_tokens == longest > plain.remaining_tokens
-                    if ask == "peek_hit":
-                        assert matched(first, workers) >= matched(plain, workers)
-                elif first.remaining_tokens < longest:  # it was chosen for its cached tokens
-                    best = min(
-                        (each for each in own if each.remaining_tokens == longest),
-                        key=lambda each: life.feeder._queued[each.call_id].seq,
-                    )
-                    assert matched(best, workers) < matched(first, workers)
+            first, plain = life.feeder.peek(workers), arrival.peek(workers)
+            restored = again.peek(workers)
+            assert (first is None) == (plain is None) == (restored is None)
+            if first is None:
+                continue
+            assert first.call_id == restored.call_id, "a snapshot keeps the order"
+            run = plain.interaction_id
+            assert first.interaction_id == run
+            own = [each for each in life.waiting if each.interaction_id == run]
+            longest = longest_way(own, run)
+            if first.call_id != plain.call_id:
+                assert first.remaining_tokens == longest > plain.remaining_tokens
+            elif first.remaining_tokens < longest:  # it was chosen for its cached tokens
+                best = min(
+                    (each for each in own if each.remaining_tokens == longest),
+                    key=lambda each: life.feeder._queued[each.call_id].seq,
+                )
+                assert matched(best, workers) < matched(first, workers)
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 2.0]), st.sampled_from([0.0, 1.0]))
@@ -222,19 +217,6 @@ def test_a_match_yields_to_one_as_long(blocks, first):
     calls = {"cold": ("u", "S", 0, 0), "hot": ("v", "R", 5, 4), "long": ("v", "R", 20, blocks)}
     feeder = queued(calls)
     assert feeder.peek(["w0"]).call_id == first
-    feeder._active_runs.begin("R")
-    assert feeder.peek_hit(["w0"]).call_id == first
-
-
-def test_a_hit_yields_only_to_an_equal_hit():
-    """As many tokens are cached of a prompt that is much longer: a full worker would not admit it."""
-    feeder = queued({"hot": ("u", "R", 5, 6)})
-    long = call("long", "u", run="R", left=20, tokens=np.concatenate([LONG, prompt((9, 300))]))
-    queue(feeder, long)
-    feeder._active_runs.begin("R")
-    assert feeder._locality.matched_tokens(long, ["w0"]) == 96
-    assert feeder.peek(["w0"]).call_id == "long"
-    assert feeder.peek_hit(["w0"]).call_id == "hot"
 
 
 def test_overtaking_within_a_run_is_no_bypass():

@@ -52,11 +52,11 @@ class MemoryJournal:
 class World:
     """Control, its journal, a frozen clock, and shorthands. One call fills a worker's feed window."""
 
-    def __init__(self, system="fairserve", capacity=10**6, parameters=None, **options):
+    def __init__(self, system="fairserve", capacity=10**6, feed_window=0.00003, **options):
         self.now_s = 100.0
         config = SYSTEMS[system]
         if config.feed_window is not None:
-            config = config.with_options({"feed_window": 0.00003, **(parameters or {})})
+            config = config.with_options({"feed_window": feed_window})
         self.journal = MemoryJournal()
         self.control = ControlService(
             config,

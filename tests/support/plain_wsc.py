@@ -15,8 +15,6 @@ class PlainSelection:
         open_workers,
         excluded=frozenset(),
         held=frozenset(),
-        *,
-        thresholds_of_all=False,
     ):
         self.feeder, self.options, self.open = feeder, feeder.options, open_workers
         everything = [(entry.node, entry) for entry in feeder._queued.values()]
@@ -26,7 +24,6 @@ class PlainSelection:
         self.entries = [
             (node, entry) for node, entry in self.may_continue if entry.call.restriction not in held
         ]
-        self.competing = everything if thresholds_of_all else self.entries
 
     def peek(self):
         if self.feeder.runs_first:
@@ -59,15 +56,6 @@ class PlainSelection:
             return None
         return self.first_of_run(chosen, needs_match=True)
 
-    def peek_hit(self):
-        chosen = self.longest_match()
-        if chosen is None or chosen[1].call.interaction_id not in self.feeder._active_runs:
-            return None
-        first = self.first_of_run(chosen, needs_match=True)
-        if self.share(first) < self.share(chosen[1].call):
-            return chosen[1].call
-        return first
-
     # --- counters ---------------------------------------------------------------------------------
 
     def oldest(self):
@@ -92,7 +80,7 @@ class PlainSelection:
         for each in node.line:
             siblings = {
                 child
-                for other, _ in self.competing
+                for other, _ in self.entries
                 for child in other.line
                 if child.parent is each.parent
             }

@@ -25,11 +25,6 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "share of the KV cache",
         "Tokens that may be queued at or in transit to a worker; null dispatches calls at once.",
     ),
-    "hit_share": (
-        "share of the prompt",
-        "A worker with a full window still admits a call of a run in progress if this share of its "
-        "prompt is cached; null: never.",
-    ),
     "resident_share": (
         "share of the KV cache",
         "Room for the prefixes of runs in progress; a run begins once its own fits. null: it begins "
@@ -37,7 +32,8 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "hold_s": (
         "s",
-        "Time after which a run held for want of room gets places of all who are ahead.",
+        "Time after which a run held for want of room gets places of those who are ahead and hold as "
+        "much memory; after twice the time, of all who are ahead.",
     ),
     "high_watermark": ("demand / KV capacity", "Load at which an overload begins."),
     "low_watermark": ("demand / KV capacity", "Load at which an overload ends."),

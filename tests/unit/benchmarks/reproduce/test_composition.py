@@ -151,7 +151,7 @@ def test_a_system_that_is_not_saturated_does_not_queue():
 def test_queueing_despite_free_capacity_is_detected(monkeypatch):
     """With a window of one call some wait at the feeder while workers have capacity."""
     folder = shared_trace(TRACE).parent
-    queueing = SYSTEMS["fairserve"].with_options({"feed_window": 1e-6, "hit_share": None})
+    queueing = SYSTEMS["fairserve"].with_options({"feed_window": 1e-6})
     monkeypatch.setattr(unsaturated_module, "SYSTEMS", {**dict(SYSTEMS), "fairserve": queueing})
     monkeypatch.setattr(unsaturated_module, "LOAD", 0.9)
     report = unsaturated(Setting(traces=folder, seeds=1, scale=0.1))

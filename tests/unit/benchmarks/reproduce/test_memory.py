@@ -6,7 +6,7 @@ from fairserve.benchmarks.reproduce.composition.memory import (
     BEGUN,
     OURS,
     THROUGHPUT,
-    WITH,
+    WITHOUT,
     claims,
 )
 from fairserve.benchmarks.reproduce.report import Row, Spread
@@ -21,7 +21,7 @@ def rows(ours, before, wait_s):
     return {
         f"{working_set:g} x KV, D=1 {name}": row(name, value)
         for working_set in (0.5, 1.0, 4.0)
-        for name, value in ((WITH, ours[working_set]), (OURS, before))
+        for name, value in ((OURS, ours[working_set]), (WITHOUT, before))
     }
 
 

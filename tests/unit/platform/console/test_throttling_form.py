@@ -142,19 +142,19 @@ def test_server_settings_are_the_default():
 def test_an_invalid_text_is_kept_and_its_field_marked(settings):
     current = Current("fairserve")
     form = form_of(
-        parameter_form(settings, current, "fairserve"), feeder__max_bypass="x", hit_share="0.5"
+        parameter_form(settings, current, "fairserve"), feeder__max_bypass="x", resident_share="0.5"
     )
     found = parameter_form(settings, current, "fairserve", form)
     (wrong,) = found.problems
     assert (wrong.name, wrong.text, wrong.value) == ("feeder.max_bypass", "x", 16)
-    assert fields(found)["hit_share"].text == "0.5"
+    assert fields(found)["resident_share"].text == "0.5"
     assert found.parameters == {}
 
 
 @pytest.mark.parametrize(
     ("chosen", "names"),
     [
-        ({"feeder.max_bypass": -1, "hit_share": 0.5}, {"feeder.max_bypass"}),
+        ({"feeder.max_bypass": -1, "resident_share": 0.5}, {"feeder.max_bypass"}),
         ({"low_watermark": 3.0}, {"low_watermark"}),
         ({"low_watermark": 3.0, "high_watermark": 4.0}, set()),
         ({"low_watermark": 5.0, "high_watermark": 4.0}, {"low_watermark", "high_watermark"}),

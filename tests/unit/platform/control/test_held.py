@@ -12,8 +12,7 @@ CLIENT = ("t", "app", "u")
 @pytest.fixture
 async def full(make_world):
     """Return a world in which the run of an app without a profile fits each worker once."""
-    options = {"feed_window": 1.0, "resident_share": 0.9}
-    return make_world(capacity=1000, parameters=options, max_queue_wait_s=30.0)
+    return make_world(capacity=1000, feed_window=1.0, max_queue_wait_s=30.0)
 
 
 async def begun(world):

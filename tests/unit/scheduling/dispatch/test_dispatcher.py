@@ -310,11 +310,11 @@ def test_a_failed_call_is_retried_on_another_worker():
 @pytest.mark.parametrize("system", ["fairserve", "fs-wi", "central-dlpm", "fcfs"])
 def test_a_call_waiting_for_another_worker_lets_others_pass(system):
     """w0 failed two calls of a; w1 is full. Calls of b run on w0, and those of a are first at w1."""
-    config = SYSTEMS[system].with_options({"feed_window": 0.03})
-    cluster = VirtualCluster(config, workers=1, kv_tokens=2000)  # two calls fill the window
+    config = SYSTEMS[system].with_options({"feed_window": 0.003})
+    cluster = VirtualCluster(config, workers=1, kv_tokens=20_000)  # two calls fill the window
     for name in ("a1", "a2"):
         cluster.arrive(make_call(name, user="a"))
-    cluster.join("w1", 2000)
+    cluster.join("w1", 20_000)
     for name in ("x1", "x2"):
         cluster.arrive(make_call(name, user="x"))
     where = {name: sent[-1][1] for name, sent in cluster.admitted.items()}
