@@ -154,11 +154,11 @@ _EVIDENCE = (
     _experiment("tuning", "composition.tuning", 1, "20 min", short_cases=("tuning",)),
     _experiment("unsaturated", "composition.unsaturated", 5, "1 min"),
     _experiment("memory", "composition.memory", 3, "10 min", short_cases=("memory",)),
-    _experiment("ablation", "composition.ablation", 5, "1 h", short_cases=("ablation",)),
+    _experiment("ablation", "composition.ablation", 1, "15 min", short_cases=("ablation",)),
     _experiment(
         "composition",
         "composition.comparison",
-        5,
+        1,
         pictures="composition.png",
         short_cases=("composition",),
     ),

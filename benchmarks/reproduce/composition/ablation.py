@@ -67,10 +67,10 @@ def variants() -> dict[str, SystemConfig]:
         "WSC: VTC": replace(ours, feeder="vtc", feeder_options={}),
         "profiles: tokens": ours.with_options({"feeder.currency": "tokens", **weights}),
         OIT: replace(ours, throttle="none", throttle_options={}),
-        "no feed window": ours.with_options({"feed_window": None, "hit_share": None}),
-        "no hit window": ours.with_options({"hit_share": None}),
+        "no feed window": ours.with_options({"feed_window": None}),
+        "no memory for runs": ours.with_options({"resident_share": None}),
         "no locality slack": ours.with_options({"feeder.locality_slack": 0.0}),
-        "no run priority": ours.with_options({"feeder.interaction_priority": False}),
+        "no slack of runs": ours.with_options({"feeder.interaction_slack": 0.0}),
     }
 
 
