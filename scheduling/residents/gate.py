@@ -262,11 +262,15 @@ class RunGate:
         self._no_longer_held(call)
 
     def has_place(self, run_id: str, now_s: float) -> bool:
-        """Return whether a run is a resident within its lease, or lost its place to another."""
+        """Return whether a run is a resident within its lease, or lost its place to another.
+
+        So is one that began at another model, before a restart, or at a worker that is lost.
+        """
         waits = self._feeder.waits(run_id)
-        if run_id not in self.residents:
-            return self.residents.is_suspended(run_id, now_s, waits=waits)
-        return waits or not self.residents.is_overdue(run_id, now_s)
+        if run_id in self.residents:
+            return waits or not self.residents.is_overdue(run_id, now_s)
+        suspended = self.residents.is_suspended(run_id, now_s, waits=waits)
+        return suspended or self._feeder.has_begun(run_id)
 
     def dispatch(self, call: Call, worker_id: str) -> None:
         """Note a call's worker."""
