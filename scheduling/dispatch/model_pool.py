@@ -78,8 +78,8 @@ class ModelPool:
             return None
         if not isinstance(feeder, WscFeeder):
             raise ValueError("resident_share needs the feeder wsc")
-        candidates = self.feed.candidates
-        return RunGate(feeder, self._directory, self.locality, candidates, share, hold_s)
+        candidates, serving = self.feed.candidates, self.worker_table.serving
+        return RunGate(feeder, self._directory, self.locality, candidates, serving, share, hold_s)
 
     def has_place(self, run_id: str, now_s: float) -> bool:
         """Return whether a run may hold memory here, so that it is in progress."""

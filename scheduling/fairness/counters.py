@@ -406,6 +406,8 @@ class VirtualCounters:
         parent.active, parent.last_left = (1, None) if leaf.queued else (0, leaf)
         leaf.name, leaf.parent = "", parent
         leaf.become_leaf(leaf.path)
+        # Reservations elsewhere stay at the parent: the factors that release them may skip the leaf.
+        leaf.reserved, leaf.elsewhere = leaf.reserved - leaf.elsewhere, 0.0
         if leaf.falls is not None:
             leaf.falls.shape += 1
         self._nodes += 1

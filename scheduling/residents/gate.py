@@ -1,38 +1,40 @@
 """The gate in front of the workers' memory: which call is next, and which run may begin with it.
 
-    1. The call of a run for which a worker is reserved, once it fits there.
-    2. A call of a run that has begun. In its tenant it does not wait for runs that have not, except for
-       what other runs of its client have had (:mod:`fairserve.scheduling.feeders.active_runs`).
+    1. A call of a run that has begun, at the worker of its run if that holds half of its prompt. In its
+       tenant it does not wait for runs that have not, except for what other runs of its client have
+       had (:mod:`fairserve.scheduling.feeders.active_runs`).
+    2. A call of a run that has lost its place, in the same order, where its footprint fits again.
     3. The call that is next in the feeder's order begins its run, at a worker where the run's
        footprint fits. If there is none, the run is *held*.
 
 So a run that has begun is carried to its end, and the fair order decides which runs begin. Of the
 workers with room, a run begins where the feeder finds the longest match for one of them.
 
-A call that is expected to be the last of its run keeps nothing. Beside others like it, it needs no
-place: a worker starts them in turn, and no prefix is lost. Beside prefixes that are kept it may use
-all of the cache, and while such a run is held no more than a run that keeps.
+Others pass a held run if they do not delay it (EASY backfilling: Lifka, 1995). The residents of the
+worker where least is missing for it have expected ends, so at some time enough of them have left. A
+run may begin there if it is expected to end before, or if it fits beside the held one then. After
+``hold_s`` no end is expected any more: those that are there longest leave first, and only what fits
+beside the held run passes it.
 
-Smaller runs pass a held one, by classes of size, two for each doubling: a class waits while its first
-run is held. The run that was next in the fair order gets room (:meth:`RunGate.tick`). First from
-residents that have overrun their lease. Then from those of the clients that are ahead of its own by more
-calls than it is expected to make, the farthest first. After ``PASS_S`` only from those who would still
-hold more memory than its own client, at a worker where their places are enough; after ``hold_s`` from
-all who are ahead. That worker is reserved: no other run begins there. Before ``hold_s`` a run that has
-room and waits for compute gets none. A running call is not interrupted; the next calls of a suspended
-run wait in the fair order again. Their prompts have to be computed again, so before ``hold_s`` they are
-at most ``SWAP_SHARE`` of the prompts served while runs were held.
+The run that is next in the fair order also gets room (:meth:`RunGate.tick`). First from residents that
+have overrun their lease. Then from those idle longest, if its worker has been without a call for
+``IDLE_AFTER_S``, which shortens the leases of their apps as overrun ones do. After ``SWAP_AFTER_S`` from
+those of clients that are ahead of its own by more calls than it is expected to make, the farthest first,
+where their places are enough. They must hold twice the memory that its client would hold; the longer it
+waits the less, as much after ``hold_s`` and any after twice ``hold_s``. A running call is not
+interrupted; the next calls of a suspended run wait for room again. Their prompts have to be computed
+again, so before ``hold_s`` they are at most ``SWAP_SHARE`` of the prompts served while runs were held.
 
 Memory costs service: while a run is held for lack of it, clients are charged for what they hold without
 a call, half of what calls of that size would cost if they followed each other without a pause. So who
 keeps places that he does not use, or reserves more than he uses, falls back in the fair order.
 
-Bound: one run at a time is held by name until it begins. So of the clients with runs that wait, the
-one that is behind all others by more than a run begins one at the latest after two times ``hold_s``, a
-tick, and the time in which those runs leave a reserved worker whose clients are not as far ahead.
+Bound: somebody is held by name until a run that was held begins. So of the clients with runs that wait,
+the one that is behind all others by more than a run begins one at the latest after two times ``hold_s``,
+a tick, and the longest call of a run that loses its place.
 
-Cost: the feeder's, for each class of size with a held run and each worker without room, plus O(open
-workers) when a run begins.
+Cost: the feeder's, for each class of size that may not begin and each worker without room, plus O(open
+workers) when a run begins, and O(residents) when another one is held.
 Weakness: a run that began at another model, or before a restart, does not wait for room here.
 """
 
@@ -40,7 +42,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call, ClientPath, Restriction, size_class
@@ -57,12 +60,21 @@ RESERVED_GROWTH = 0.5
 """Part of a run's expected growth that is reserved from its beginning, if its profile is believed."""
 IDLE_PRICE = 0.5
 """Charge for memory that is held without a call, relative to calls without a pause."""
-PASS_S = 5.0
-"""Seconds for which smaller runs pass a held one that others owe a place."""
+STAYS_SHARE = 0.5
+"""Part of its prompt that the worker of a call's run must hold for the call to go nowhere else."""
+IDLE_AFTER_S = 1.0
+"""Seconds for which a worker is without a call before the idle runs there lose places for a held one."""
+SWAP_AFTER_S = 5.0
+"""Seconds for which a run is held before others lose their places for it."""
+SWAP_FACTOR = 2.0
+"""Times the memory that its client would hold, which others must hold then."""
 SWAP_SHARE = 0.05
 """Part of the prompts served while a run is held that suspended runs may have to compute again."""
 _SMALL = 1 / 32
 """Part of the largest worker below which runs have no class of size."""
+_LARGE_OUTPUT = 1 / 12
+"""Part of the largest worker from which an output is reserved in full. Of smaller ones the part
+:data:`RESERVED_GROWTH` is, since calls are at different stages."""
 _CLASSES = 2
 """Classes of size for each doubling."""
 _AHEAD = 1.0
@@ -73,12 +85,21 @@ Candidates = Callable[[WorkerSet, Restriction], WorkerSet]
 """Returns the workers among some that can take a call with a restriction."""
 
 
-class _Held(NamedTuple):
+@dataclass(slots=True)
+class _Held:
     call: Call
     """The call with which the run begins."""
     since_s: float
-    worker_id: str | None = None
-    """Worker that is reserved for it."""
+    worker_id: str
+    """Worker that is expected to have room for it first."""
+    room_s: float | None = None
+    """Time at which that is expected; None if it has room, or nothing is expected any more."""
+    spare_tokens: float = 0.0
+    """Room beside it there, at that time."""
+
+    def is_after(self, ends_s: float) -> bool:
+        """Return whether a run that ends at this time leaves before there is room."""
+        return self.room_s is not None and ends_s < self.room_s
 
 
 class RunGate:
@@ -90,6 +111,7 @@ class RunGate:
         directory: Directory,
         locality: Locality,
         candidates: Candidates,
+        serving: Callable[[], WorkerSet],
         share: float,
         hold_s: float,
     ) -> None:
@@ -97,11 +119,13 @@ class RunGate:
         feeder.runs_first = True
         self._directory = directory
         self._locality = locality
-        self._candidates = candidates
+        self._candidates, self._serving = candidates, serving
         self._hold_s = hold_s
         self.residents = Residents(share, locality.block_tokens)
+        self._now_s = 0.0
+        """Time of the last tick."""
         self._held: _Held | None = None
-        """The run that was next in the fair order when it was first held."""
+        """The run that was next in the order when it was first held."""
         self._pace = Pace()
         self._credit = 0.0
         """Tokens of suspended runs that may be computed again, from the work since runs are held."""
@@ -112,18 +136,16 @@ class RunGate:
         self, open_workers: WorkerSet, excluded: Collection[Restriction]
     ) -> tuple[Call, WorkerSet] | tuple[None, None]:
         """Return the next call and the workers that may get it; (None, None) if none may."""
-        held = self._held
-        if held is not None and held.worker_id is not None:
-            room = self._room(held.call, open_workers)
-            if room:
-                return self._feeder.choose(held.call, excluded), room
+        head: _Held | None = None
         passed: set[Restriction] = set()
         workers, matched = open_workers, self._locality.matched_tokens
         while (call := self._feeder.peek(workers, excluded, passed)) is not None:
             if self._feeder.has_begun(call.interaction_id):
-                return call, open_workers
-            room = self._room(call, workers)
+                return call, self._worker_of(call) or open_workers
+            room = self._room(call, workers, head)
             if not room:
+                if head is None:
+                    head = self._hold(call)
                 passed.add(call.restriction)
                 workers = open_workers
             elif room.mask == workers.mask or matched(call, room) == matched(call, workers):
@@ -132,41 +154,104 @@ class RunGate:
                 workers = room
         return None, None
 
-    def _room(self, call: Call, workers: WorkerSet) -> WorkerSet:
-        """Return those of the workers that can take a call and that its run fits."""
+    def _worker_of(self, call: Call) -> WorkerSet:
+        """Return the worker of a call's run if that holds enough of the prompt and can take the call.
+
+        Its window may be full: elsewhere the prompt would have to be computed again.
+        """
+        found, serving = self.residents.get(call.interaction_id), self._serving()
+        if found is not None and found.worker_id in serving:
+            own = WorkerSet(serving.workers, serving.workers.mask((found.worker_id,)))
+            if self._locality.matched_tokens(call, own) >= STAYS_SHARE * call.prompt_tokens:
+                return self._candidates(own, call.restriction)
+        return WorkerSet(serving.workers, 0)
+
+    def _room(self, call: Call, workers: WorkerSet, head: _Held | None = None) -> WorkerSet:
+        """Return those of the workers that can take a call and that its run fits, beside a held one."""
         workers = self._candidates(workers, call.restriction)
         if call.interaction_id in self.residents:
             return workers
-        held = self._held
-        if held is not None and held.worker_id is not None and held.call is not call:
-            workers = workers.without((held.worker_id,))
-        footprint, keeps = self._footprint(call), self._is_tight() or not _keeps_nothing(call)
-        fit = [each for each in workers if self.residents.fits(each, footprint, keeps=keeps)]
+        footprint = self._footprint(call)
+        fit = [
+            each
+            for each in workers
+            if self.residents.fits(each, footprint)
+            and (head is None or self._may_pass(call, footprint, each, head))
+        ]
         return WorkerSet(workers.workers, workers.workers.mask(fit))
 
-    def _is_tight(self) -> bool:
-        """Return whether a run that keeps its prefix is held for want of memory."""
-        return self.full and self._held is not None and not _keeps_nothing(self._held.call)
+    def _may_pass(self, call: Call, footprint: Footprint, worker_id: str, held: _Held) -> bool:
+        """Return whether a run does not delay a held one at a worker."""
+        if held.worker_id != worker_id:
+            return True
+        added = self.residents.added_tokens(worker_id, footprint)
+        return added <= held.spare_tokens or held.is_after(self._ends_s(call))
+
+    def _ends_s(self, call: Call) -> float:
+        """Return the expected end of a call's run, if the call were dispatched now."""
+        calls, pause_s = call.remaining_calls, self.residents.pause_s(call.app)
+        busy_s = calls * self._pace.seconds(call.expected_output_tokens)
+        return self._now_s + busy_s + (calls - 1.0) * pause_s
+
+    def _hold(self, call: Call) -> _Held | None:
+        """Hold the run of a call unless some worker has room; it is expected where least is missing."""
+        held, serving = self._held, self._serving()
+        if held is not None and held.call is call and held.worker_id in serving:
+            return held
+        if self._room(call, serving):
+            return None
+        workers, footprint = self._candidates(serving, call.restriction), self._footprint(call)
+        missing = {each: self.residents.missing_tokens(each, footprint) for each in workers}
+        if not missing:
+            return None
+        worker_id = min(missing, key=missing.__getitem__)
+        since_s = self._now_s if held is None else held.since_s
+        self._held = _Held(call, since_s, worker_id)
+        self._expect_room(self._held)
+        return self._held
+
+    def _expect_room(self, held: _Held) -> None:
+        """Compute when a held run has room and what is left then, if the residents end when expected.
+
+        After ``hold_s`` nothing is expected of them but that those who are there longest end first.
+        """
+        late = self._now_s - held.since_s >= self._hold_s
+        held.room_s = None
+        missing = self.residents.missing_tokens(held.worker_id, self._footprint(held.call))
+        if missing > 0:
+            there = self.residents.at(held.worker_id)
+            if not late:
+                there.sort(key=lambda each: each[1].ends_s)
+            for _, each in there:
+                missing -= self.residents.tokens_of(each) + each.growth
+                if missing <= 0:
+                    held.room_s = None if late else each.ends_s
+                    break
+        held.spare_tokens = max(0.0, -missing)
 
     def _footprint(self, call: Call) -> Footprint:
-        tokens = call.prompt_tokens + call.expected_output_tokens
-        keys = self._locality.keys(call.call_id)
-        return Footprint(
-            prefix_of(keys, self._locality.block_tokens, tokens), self._growth(call, tokens)
-        )
+        keys, block_tokens = self._locality.keys(call.call_id), self._locality.block_tokens
+        prefix = prefix_of(keys, block_tokens, call.prompt_tokens + self._output(call))
+        return Footprint(prefix, self._growth(call), keeps=call.remaining_calls > 1.0)
 
-    def _growth(self, call: Call, tokens: int) -> int:
+    def _output(self, call: Call) -> int:
+        """Return the tokens to reserve for a call's output."""
+        small = call.expected_output_tokens < _LARGE_OUTPUT * self.residents.largest_tokens
+        return int(call.expected_output_tokens * (RESERVED_GROWTH if small else 1.0))
+
+    def _growth(self, call: Call) -> int:
+        """Return the tokens to reserve for later calls of a call's run."""
         last = call.stage + round(call.remaining_calls) - 1
         profile = self._directory.profile(call.app)
         expected = profile.believed(last, profile.stage(last).total_tokens)
-        return int(RESERVED_GROWTH * max(0.0, expected - tokens))
+        more = expected - call.prompt_tokens - call.expected_output_tokens
+        return int(RESERVED_GROWTH * max(0.0, more))
 
     # --- calls and runs ---------------------------------------------------------------------------
 
     def queue(self, call: Call, now_s: float) -> None:
         """Note an admitted call, before it enters the feeder: sets its class of size."""
-        tokens = call.prompt_tokens + call.expected_output_tokens
-        tokens += self._growth(call, tokens)
+        tokens = call.prompt_tokens + self._output(call) + self._growth(call)
         large = tokens > _SMALL * self.residents.largest_tokens
         call.size = size_class(tokens, _CLASSES) if large else 0
         if not self._feeder.waits(call.interaction_id):
@@ -177,11 +262,15 @@ class RunGate:
         self._no_longer_held(call)
 
     def has_place(self, run_id: str, now_s: float) -> bool:
-        """Return whether a run is a resident within its lease."""
-        return run_id in self.residents and not self._is_overdue(run_id, now_s)
+        """Return whether a run is a resident within its lease, or lost its place to another.
 
-    def _is_overdue(self, run_id: str, now_s: float) -> bool:
-        return not self._feeder.waits(run_id) and self.residents.is_overdue(run_id, now_s)
+        So is one that began at another model, before a restart, or at a worker that is lost.
+        """
+        waits = self._feeder.waits(run_id)
+        if run_id in self.residents:
+            return waits or not self.residents.is_overdue(run_id, now_s)
+        suspended = self.residents.is_suspended(run_id, now_s, waits=waits)
+        return suspended or self._feeder.has_begun(run_id)
 
     def dispatch(self, call: Call, worker_id: str) -> None:
         """Note a call's worker."""
@@ -189,15 +278,17 @@ class RunGate:
             self._credit += SWAP_SHARE * call.prompt_tokens
         else:
             self._credit = 0.0
-        keeps = not _keeps_nothing(call)
-        self.residents.dispatch(call, worker_id, self._footprint(call), keeps=keeps)
-        self._pace.running += 1
         self._no_longer_held(call)
+        held, footprint, ends_s = self._held, self._footprint(call), self._ends_s(call)
+        if held is not None and held.worker_id == worker_id and not held.is_after(ends_s):
+            held.spare_tokens -= self.residents.added_tokens(worker_id, footprint)
+        self.residents.dispatch(call, worker_id, footprint, ends_s)
+        self._pace.running += 1
 
     def leave(self, call: Call, now_s: float) -> None:
         """Note that a call has left its worker."""
         self.residents.leave(call, now_s)
-        self._pace.leave()
+        self._pace.leave(call.expected_output_tokens)
 
     def _no_longer_held(self, call: Call) -> None:
         if self._held is not None and self._held.call.interaction_id == call.interaction_id:
@@ -220,23 +311,37 @@ class RunGate:
         ``workers`` are all that take calls, ``excluded`` the restrictions that none of them can serve.
         """
         passed_s = self._pace.pass_to(now_s)
-        self.full = False
-        if self._held is None:
-            call = self._feeder.peek_fair(workers, excluded)
-            if call is None or self._feeder.has_begun(call.interaction_id):
-                return
-            self._held = _Held(call, now_s)
+        self._now_s, self.full = now_s, False
+        call = self._feeder.peek_fair(workers, excluded)
+        if call is not None and not self._feeder.has_begun(call.interaction_id):
+            self._hold(call)
         held = self._held
+        if held is None or held.worker_id not in workers:
+            self._held = None
+            return
         for run_id in self.residents.overdue(now_s):
             if self._room(held.call, workers):
                 break
             if not self._feeder.waits(run_id):
-                self._suspend(run_id, now_s)
+                self._suspend(run_id, now_s, overran=True)
+        self._use_idle_worker(held, workers, now_s)
         self.full = not self._room(held.call, workers)
         if self.full:
             self._charge_idle(passed_s)
-        if now_s - held.since_s >= PASS_S:
-            self._reserve(held, self._candidates(workers, held.call.restriction), now_s)
+        if now_s - held.since_s >= SWAP_AFTER_S:
+            self._take_places(held, now_s)
+        self._expect_room(held)
+
+    def _use_idle_worker(self, held: _Held, workers: WorkerSet, now_s: float) -> None:
+        """Take the places of those idle longest at a worker that has been without a call for a while."""
+        while not self._room(held.call, workers):
+            run_id, idle_s = self.residents.longest_idle(held.worker_id, now_s)
+            if run_id is None or idle_s < IDLE_AFTER_S or self._feeder.waits(run_id):
+                return
+            found = self.residents.get(run_id)
+            assert found is not None, "it is a resident"
+            self.residents.shorten(found.app)
+            self._suspend(run_id, now_s, overran=False)
 
     def _charge_idle(self, passed_s: float) -> None:
         """Charge all for the memory that they hold without a call."""
@@ -247,52 +352,42 @@ class RunGate:
             if tokens:
                 self._feeder.charge_idle(each.owner, each.client, each.stage, calls * tokens)
 
-    def _reserve(self, held: _Held, workers: WorkerSet, now_s: float) -> None:
-        """Reserve the worker with the most room for a run, and take places there for it."""
-        worker_id = held.worker_id
-        if worker_id not in workers:
-            worker_id = max(workers, key=self.residents.room_tokens, default=None)
-        if worker_id is None:
-            self._held = held._replace(worker_id=None)
-            return
+    def _take_places(self, held: _Held, now_s: float) -> None:
+        """Take places for a held run."""
         footprint = self._footprint(held.call)
-        needed = self.residents.missing_tokens(worker_id, footprint)
-        waits_for_memory = needed > 0
+        needed = self.residents.missing_tokens(held.worker_id, footprint)
         chosen, cost = [], 0
-        late = now_s - held.since_s >= self._hold_s
-        for _, run_id, each in self._debtors(held.call, worker_id, footprint.growth, of_all=late):
+        periods = (now_s - held.since_s) / self._hold_s
+        factor = max(0.0, SWAP_FACTOR - periods)
+        for _, run_id, each in self._debtors(held.call, held.worker_id, footprint.growth, factor):
             if needed <= 0:
                 break
             held_tokens = self.residents.tokens_of(each)
             needed -= held_tokens + each.growth
             cost += held_tokens
             chosen.append(run_id)
-        reserved = late or (needed <= 0 if waits_for_memory else worker_id == held.worker_id)
-        self._held = held._replace(worker_id=worker_id if reserved else None)
-        if needed > 0 or not (late or cost <= self._credit):
+        if needed > 0 or (periods < 1.0 and cost > self._credit):
             return
         self._credit = max(0.0, self._credit - cost)
         for run_id in chosen:
-            self._suspend(run_id, now_s)
+            self._suspend(run_id, now_s, overran=False)
 
     def _debtors(
-        self, call: Call, worker_id: str, growth: int, *, of_all: bool
+        self, call: Call, worker_id: str, growth: int, factor: float
     ) -> list[tuple[float, str, Resident]]:
         """Return the residents at a worker that owe their place to a call's run, the farthest first.
 
         Where their paths part, their client is ahead of the call's by more calls than its run is
-        expected to make, and, if not ``of_all``, holds more memory for its weight than the call's
-        would with this run.
+        expected to make, and holds more than ``factor`` times the memory, for its weight, that the
+        call's would with this run.
         """
-        there = [
-            (run_id, each) for run_id, each in self.residents.all() if each.worker_id == worker_id
-        ]
+        there = self.residents.at(worker_id)
         memory: Counter[ClientPath] = Counter()
         for _, each in there:
             tokens = self.residents.tokens_of(each) + each.growth
             for length in range(1, len(each.client) + 1):
                 memory[each.client[:length]] += tokens
-        own_tokens = call.prompt_tokens + call.expected_output_tokens + growth
+        own_tokens = call.prompt_tokens + self._output(call) + growth
         least = max(_AHEAD, call.remaining_calls)
         found = []
         for run_id, each in there:
@@ -303,8 +398,8 @@ class RunGate:
             lead = self._feeder.counter(theirs) - self._feeder.counter(own)
             weight = self._weight(each.owner, len(each.client), length)
             own_weight = self._weight((call.tenant, call.app, call.user), len(call.client), length)
-            more = memory[theirs] / weight > (memory[own] + own_tokens) / own_weight
-            if lead > least and (more or of_all):
+            own_share = (memory[own] + own_tokens) / own_weight
+            if lead > least and memory[theirs] / weight > factor * own_share:
                 found.append((lead, run_id, each))
         return sorted(found, key=lambda each: each[:2], reverse=True)
 
@@ -312,10 +407,9 @@ class RunGate:
         """Return an owner's weight at the level at which a path has this length."""
         return weights_by_level(self._directory.weights(*owner), levels)[length - 1]
 
-    def _suspend(self, run_id: str, now_s: float) -> None:
+    def _suspend(self, run_id: str, now_s: float, *, overran: bool) -> None:
         """Take a run's place; its next calls wait in the fair order."""
-        paused = not self._feeder.waits(run_id) and self.residents.is_idle(run_id)
-        self.residents.suspend(run_id, now_s, paused=paused)
+        self.residents.suspend(run_id, now_s, overran=overran)
         self._feeder.suspend(run_id)
 
     # --- state ------------------------------------------------------------------------------------
@@ -330,7 +424,14 @@ class RunGate:
             "credit": self._credit,
             "held": None
             if held is None
-            else [held.call.call_id, age_of(held.since_s, now_s), held.worker_id],
+            else [
+                held.call.call_id,
+                age_of(held.since_s, now_s),
+                held.worker_id,
+                None if held.room_s is None else age_of(held.room_s, now_s),
+                held.spare_tokens,
+            ],
+            "now": age_of(self._now_s, now_s),
         }
 
     def restore(self, state: dict[str, Any], calls: Mapping[str, Call], now_s: float) -> None:
@@ -338,15 +439,11 @@ class RunGate:
         self.residents.restore(state["residents"], now_s)
         self._pace.restore(state["pace"], now_s)
         self.full, self._credit = state["full"], state["credit"]
-        self._held = None
+        self._now_s, self._held = time_of(state["now"], now_s), None
         if state["held"] is not None:
-            call_id, age, worker_id = state["held"]
-            self._held = _Held(calls[call_id], time_of(age, now_s), worker_id)
-
-
-def _keeps_nothing(call: Call) -> bool:
-    """Return whether a call is expected to be the last of its run, which needs no place then."""
-    return call.remaining_calls <= 1.0
+            call_id, age, worker_id, room, spare_tokens = state["held"]
+            room_s = None if room is None else time_of(room, now_s)
+            self._held = _Held(calls[call_id], time_of(age, now_s), worker_id, room_s, spare_tokens)
 
 
 def _parting(client: ClientPath, other: ClientPath) -> int:

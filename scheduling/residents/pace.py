@@ -1,6 +1,6 @@
-"""The pace of a pool's calls: how often a run makes one, if they follow each other without a pause.
+"""The pace of a pool's calls: how long one takes at its worker.
 
-By Little's law this is the number of calls that have ended, over the time that calls were at workers.
+By Little's law this is the time that calls were at workers, over the number of calls that have ended.
 Both decay with a time constant of ``WINDOW_S``. O(1).
 """
 
@@ -19,7 +19,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.running = 0
-        self._ended = self._call_s = 0.0
+        self._ended = self._ended_tokens = self._call_s = 0.0
         self._passed_to_s: float | None = None
 
     @property
@@ -27,10 +27,15 @@ class Pace:
         """Return the calls of a busy run per second; 0 if none has ended."""
         return self._ended / self._call_s if self._call_s > 0 else 0.0
 
-    def leave(self) -> None:
-        """Note that a call has left its worker."""
+    def seconds(self, output_tokens: float) -> float:
+        """Return how long a call with this expected output takes; 0 if none has ended."""
+        return output_tokens * self._call_s / self._ended_tokens if self._ended_tokens else 0.0
+
+    def leave(self, output_tokens: int) -> None:
+        """Note that a call with this expected output has left its worker."""
         self.running = max(0, self.running - 1)  # calls of before a change of the system left, too
         self._ended += 1.0
+        self._ended_tokens += output_tokens
 
     def pass_to(self, now_s: float) -> float:
         """Let the time since the last call of this pass, and return it."""
@@ -38,15 +43,16 @@ class Pace:
         passed_s = 0.0 if before is None else now_s - before
         kept = math.exp(-passed_s / WINDOW_S)
         self._ended *= kept
+        self._ended_tokens *= kept
         self._call_s = kept * self._call_s + passed_s * self.running
         return passed_s
 
     def snapshot(self, now_s: float) -> list[Any]:
         """Return the state as plain JSON values; ages, not times."""
         passed = None if self._passed_to_s is None else age_of(self._passed_to_s, now_s)
-        return [self.running, self._ended, self._call_s, passed]
+        return [self.running, self._ended, self._ended_tokens, self._call_s, passed]
 
     def restore(self, state: list[Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
-        self.running, self._ended, self._call_s, passed = state
+        self.running, self._ended, self._ended_tokens, self._call_s, passed = state
         self._passed_to_s = None if passed is None else time_of(passed, now_s)

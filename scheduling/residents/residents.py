@@ -34,7 +34,7 @@ SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 60.0
 """Bounds of a lease; an app whose pauses are unknown has the longest."""
 _PAUSES_OF_LEASE = 2.0
 _UNKNOWN_PAUSE_S = LONGEST_LEASE_S / _PAUSES_OF_LEASE
-_PAUSE_DECAY = 0.98
+_PAUSE_DECAY = 0.985
 """Factor by which an app's longest pause decreases with each later pause."""
 _OVERRUN_DECAY = 0.8
 """Factor by which it decreases with each lease that ends before a return."""
@@ -44,9 +44,11 @@ class Footprint(NamedTuple):
     """Memory that a run needs at the worker of one of its calls."""
 
     prefix: Prefix
-    """The call's prompt and its expected output."""
+    """The call's prompt, and what is reserved for its output."""
     growth: int
     """Tokens to reserve for later calls of the run."""
+    keeps: bool
+    """True if a further call is expected of the run."""
 
 
 @dataclass(slots=True)
@@ -63,12 +65,12 @@ class Resident:
     """Prefixes of the calls at the worker."""
     last: Prefix | None = None
     """Prefix of the last call, while none is at the worker."""
+    ends_s: float = 0.0
+    """Expected end, as of its last call."""
     idle_since_s: float = 0.0
     """Time of the last end of a call."""
     continues: float = 1.0
     """Number of further calls that its app's profile expects, at most 1."""
-    keeps: bool = False
-    """True if a further call is expected of it."""
 
     @property
     def prefixes(self) -> list[Prefix]:
@@ -82,6 +84,17 @@ class Resident:
 
 
 @dataclass(slots=True)
+class _Suspended:
+    """A run that has lost its place, until its next call is dispatched."""
+
+    app: str
+    since_s: float
+    """Time of its last activity."""
+    overran: bool
+    """True if it had overrun its lease."""
+
+
+@dataclass(slots=True)
 class _Memory:
     """Memory of one worker."""
 
@@ -90,8 +103,6 @@ class _Memory:
     growth: int = 0
     """Sum over the residents."""
     residents: int = 0
-    keeping: int = 0
-    """Residents of which a further call is expected."""
 
     @property
     def tokens(self) -> int:
@@ -110,8 +121,7 @@ class Residents:
         """Capacity of the largest worker; 0 without workers."""
         self._pauses: dict[str, float] = {}
         """Longest recent pause of each app's runs, in seconds."""
-        self._suspended: dict[str, float] = {}
-        """Last end of a call of runs that have lost their place while they had none."""
+        self._suspended: dict[str, _Suspended] = {}
 
     def __len__(self) -> int:
         """Return the number of residents."""
@@ -119,6 +129,10 @@ class Residents:
 
     def __contains__(self, run_id: object) -> bool:
         return run_id in self._runs
+
+    def get(self, run_id: str) -> Resident | None:
+        """Return a resident; None if the run is none."""
+        return self._runs.get(run_id)
 
     def all(self) -> Iterator[tuple[str, Resident]]:
         """Yield each resident with its run's id."""
@@ -138,23 +152,24 @@ class Residents:
         memory = self._memory[worker_id]
         return self._share * memory.capacity_tokens - memory.tokens
 
-    def fits(self, worker_id: str, footprint: Footprint, *, keeps: bool = True) -> bool:
+    def fits(self, worker_id: str, footprint: Footprint) -> bool:
         """Return whether a footprint fits a worker. One without residents takes any run.
 
-        A run that ``keeps`` nothing, as no further call is expected of it, needs no place beside
-        others like it, which a worker starts in turn. Beside runs that keep their prefixes it needs
-        one, and may use all of the cache.
+        A run that keeps nothing, as no further call is expected of it, may use all of the cache.
         """
         memory = self._memory[worker_id]
-        if not (memory.residents if keeps else memory.keeping):
+        if not memory.residents:
             return True
-        free_tokens = 0.0 if keeps else (1.0 - self._share) * memory.capacity_tokens
+        free_tokens = 0.0 if footprint.keeps else (1.0 - self._share) * memory.capacity_tokens
         return self.missing_tokens(worker_id, footprint) <= free_tokens
 
     def missing_tokens(self, worker_id: str, footprint: Footprint) -> float:
         """Return by how much a footprint exceeds the room at a worker; at most 0 if it fits."""
-        added = self._memory[worker_id].prefixes.would_add(footprint.prefix) + footprint.growth
-        return added - self.room_tokens(worker_id)
+        return self.added_tokens(worker_id, footprint) - self.room_tokens(worker_id)
+
+    def added_tokens(self, worker_id: str, footprint: Footprint) -> int:
+        """Return by how much a footprint would increase the tokens held at a worker."""
+        return self._memory[worker_id].prefixes.would_add(footprint.prefix) + footprint.growth
 
     def tokens_of(self, found: Resident) -> int:
         """Return the tokens of a resident's prompts; what they share counts once."""
@@ -182,13 +197,18 @@ class Residents:
 
     def resume(self, call: Call, now_s: float) -> None:
         """Note the first queued call of a run after a pause."""
-        since_s = self._suspended.pop(call.interaction_id, None)
-        found = self._runs.get(call.interaction_id)
-        if found is not None and not found.calls:
+        suspended, found = (
+            self._suspended.get(call.interaction_id),
+            self._runs.get(call.interaction_id),
+        )
+        if suspended is not None:
+            since_s, suspended.since_s = suspended.since_s, now_s
+        elif found is not None and not found.calls:
             since_s = found.idle_since_s
-        if since_s is not None:
-            longest_s = _PAUSE_DECAY * self._pauses.get(call.app, _UNKNOWN_PAUSE_S)
-            self._pauses[call.app] = max(now_s - since_s, longest_s)
+        else:
+            return
+        longest_s = _PAUSE_DECAY * self.pause_s(call.app)
+        self._pauses[call.app] = max(now_s - since_s, longest_s)
 
     def _hold(self, found: Resident, call: Call, footprint: Footprint) -> None:
         """Count a call's prefix, and the growth from it on."""
@@ -202,10 +222,12 @@ class Residents:
             memory.prefixes.remove(found.last)
             found.last = None
 
-    def dispatch(
-        self, call: Call, worker_id: str, footprint: Footprint, *, keeps: bool = True
-    ) -> None:
-        """Note a call's worker. Its run becomes a resident there, or moves there."""
+    def dispatch(self, call: Call, worker_id: str, footprint: Footprint, ends_s: float) -> None:
+        """Note a call's worker. Its run becomes a resident there, or moves there.
+
+        It is expected to end at ``ends_s``.
+        """
+        self._suspended.pop(call.interaction_id, None)
         found = self._runs.get(call.interaction_id)
         if found is None:
             owner = call.tenant, call.app, call.user
@@ -215,8 +237,7 @@ class Residents:
             self._leave_worker(found)
             found.worker_id = worker_id
             self._enter_worker(found)
-        self._memory[worker_id].keeping += keeps - found.keeps
-        found.keeps = keeps
+        found.ends_s = ends_s
         self._hold(found, call, footprint)
 
     def leave(self, call: Call, now_s: float) -> None:
@@ -224,6 +245,8 @@ class Residents:
         found = self._runs.get(call.interaction_id)
         prefix = None if found is None else found.calls.pop(call.call_id, None)
         if found is None or prefix is None:
+            if call.interaction_id in self._suspended:
+                self._suspended[call.interaction_id].since_s = now_s
             return
         found.idle_since_s = now_s
         found.continues = min(1.0, call.remaining_calls - 1.0)
@@ -239,21 +262,28 @@ class Residents:
         if found is not None:
             self._leave_worker(found)
 
-    def suspend(self, run_id: str, now_s: float, *, paused: bool) -> None:
-        """Take a resident's place; it is ``paused`` if it has no call, here or in the queue."""
-        overdue, found = self.is_overdue(run_id, now_s), self._runs[run_id]
+    def suspend(self, run_id: str, now_s: float, *, overran: bool) -> None:
+        """Take a resident's place, either since it ``overran`` its lease or for another run."""
+        found = self._runs[run_id]
         self.end(run_id)
-        if not paused:
-            return
-        self._suspended[run_id] = found.idle_since_s
-        if overdue:
-            longest_s = self._pauses.get(found.app, _UNKNOWN_PAUSE_S)
-            self._pauses[found.app] = _OVERRUN_DECAY * longest_s
+        since_s = now_s if found.calls else found.idle_since_s
+        self._suspended[run_id] = _Suspended(found.app, since_s, overran)
+        if overran:
+            self.shorten(found.app)
+
+    def is_suspended(self, run_id: str, now_s: float, *, waits: bool) -> bool:
+        """Return whether a run has lost its place to another and not overrun a lease since.
+
+        A run with a call that ``waits`` overruns none.
+        """
+        found = self._suspended.get(run_id)
+        if found is None or found.overran:
+            return False
+        return waits or now_s - found.since_s <= self.lease_s(found.app)
 
     def _enter_worker(self, found: Resident) -> None:
         memory = self._memory[found.worker_id]
         memory.residents += 1
-        memory.keeping += found.keeps
         memory.growth += found.growth
         for prefix in found.prefixes:
             memory.prefixes.add(prefix)
@@ -261,7 +291,6 @@ class Residents:
     def _leave_worker(self, found: Resident) -> None:
         memory = self._memory[found.worker_id]
         memory.residents -= 1
-        memory.keeping -= found.keeps
         memory.growth -= found.growth
         for prefix in found.prefixes:
             memory.prefixes.remove(prefix)
@@ -271,15 +300,34 @@ class Residents:
         prefixes = self._memory[found.worker_id].prefixes
         return found.growth + (0 if found.last is None else prefixes.whole(found.last))
 
-    def is_idle(self, run_id: str) -> bool:
-        """Return whether a resident has no call at a worker."""
-        return not self._runs[run_id].calls
+    def at(self, worker_id: str) -> list[tuple[str, Resident]]:
+        """Return the residents of a worker, with their runs' ids."""
+        return [each for each in self._runs.items() if each[1].worker_id == worker_id]
 
     # --- leases -----------------------------------------------------------------------------------
 
+    def shorten(self, app: str) -> None:
+        """Shorten the next leases of an app, whose runs held memory for nothing."""
+        self._pauses[app] = _OVERRUN_DECAY * self.pause_s(app)
+
+    def longest_idle(self, worker_id: str, now_s: float) -> tuple[str | None, float]:
+        """Return the resident idle longest at a worker, and for how long that has had no call.
+
+        Returns (None, 0) if it has one, or no residents.
+        """
+        there = self.at(worker_id)
+        if not there or any(each.calls for _, each in there):
+            return None, 0.0
+        run_id, _ = min(there, key=lambda each: each[1].idle_since_s)
+        return run_id, now_s - max(each.idle_since_s for _, each in there)
+
+    def pause_s(self, app: str) -> float:
+        """Return the longest recent pause of an app's runs."""
+        return self._pauses.get(app, _UNKNOWN_PAUSE_S)
+
     def lease_s(self, app: str, continues: float = 1.0) -> float:
         """Return how long a resident of an app keeps its place without a call."""
-        longest_s = continues * self._pauses.get(app, _UNKNOWN_PAUSE_S)
+        longest_s = continues * self.pause_s(app)
         return min(max(_PAUSES_OF_LEASE * longest_s, SHORTEST_LEASE_S), LONGEST_LEASE_S)
 
     def is_overdue(self, run_id: str, now_s: float) -> bool:
@@ -312,16 +360,17 @@ class Residents:
                     "growth": each.growth,
                     "calls": [[call_id, *_plain(prefix)] for call_id, prefix in each.calls.items()],
                     "last": None if each.last is None else _plain(each.last),
+                    "ends": age_of(each.ends_s, now_s),
                     "idle": age_of(each.idle_since_s, now_s),
                     "continues": each.continues,
-                    "keeps": each.keeps,
                 }
                 for run_id, each in self._runs.items()
             ],
             "capacity": {name: each.capacity_tokens for name, each in self._memory.items()},
             "pauses": dict(self._pauses),
             "suspended": {
-                run_id: age_of(since_s, now_s) for run_id, since_s in self._suspended.items()
+                run_id: [each.app, age_of(each.since_s, now_s), each.overran]
+                for run_id, each in self._suspended.items()
             },
         }
 
@@ -329,7 +378,8 @@ class Residents:
         """Replace the state by an earlier snapshot."""
         self._pauses, self._memory, self._runs = dict(state["pauses"]), {}, {}
         self._suspended = {
-            run_id: time_of(age, now_s) for run_id, age in state["suspended"].items()
+            run_id: _Suspended(app, time_of(age, now_s), overran)
+            for run_id, (app, age, overran) in state["suspended"].items()
         }
         for worker_id, tokens in state["capacity"].items():
             self.join(worker_id, tokens)
@@ -342,9 +392,9 @@ class Residents:
                 each["growth"],
                 {call_id: _prefix(*prefix) for call_id, *prefix in each["calls"]},
                 None if each["last"] is None else _prefix(*each["last"]),
+                time_of(each["ends"], now_s),
                 time_of(each["idle"], now_s),
                 each["continues"],
-                each["keeps"],
             )
             self._enter_worker(found)
 

@@ -71,7 +71,7 @@ def test_calls_of_runs_in_progress_do_not_wait_for_runs_that_have_not_begun():
         if call.arrival_s > 10.0
     ]
     begun = sorted(waits)[: len(waits) * 95 // 100]
-    assert begun[-1] < 10.0, begun[-5:]
+    assert begun[-1] < 15.0, begun[-5:]
 
 
 def test_residents_change_nothing_where_all_runs_fit():
@@ -138,3 +138,31 @@ def tokens_alone():
 def test_a_tenant_gets_its_half_beside_one_that_crowds_the_memory(others):
     """In tokens; both are entitled to half. Idle runs leave some of it unused."""
     assert honest_tokens(sessions_of("crowd", **others)) > 0.5 * 0.85 * tokens_alone()
+
+
+def single(name, at_s, tokens, output):
+    call = TraceCall("0", "agent", (), 0.0, tokens, 0, output)
+    tenant = name.split()[0]
+    return Interaction(name, tenant, tenant, "u", at_s, (call,))
+
+
+def test_a_call_that_has_to_wait_for_room_delays_nobody_who_has_it():
+    """One keeps more than half of the cache for minutes, another needs a half; all others fit beside."""
+    rng, tokens = random.Random(1), COSTS.kv_capacity_tokens
+    honest = [
+        single(f"honest {number}", 0.4 * number, rng.randint(500, 2000), rng.randint(50, 150))
+        for number in range(500)
+    ]
+    evil = [
+        single("evil hold", 10.0, int(0.55 * tokens) - 12_000, 12_000),
+        single("evil wall", 14.0, tokens // 2, 16),
+    ]
+    calls = replayed(honest + evil, {"resident_share": 0.9}, UNTIL_S).calls
+    (hold,) = (call for call in calls if call.interaction_id == "evil hold")
+    waits = [
+        call.first_token_s - call.arrival_s
+        for call in calls
+        if call.client.startswith("honest") and 40.0 < call.arrival_s < hold.end_s - 5.0
+    ]
+    assert len(waits) > 200
+    assert max(waits) < 1.0

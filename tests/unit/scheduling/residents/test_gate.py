@@ -9,7 +9,8 @@ from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
-from fairserve.scheduling.residents.gate import PASS_S, SWAP_SHARE
+from fairserve.scheduling.residents import gate
+from fairserve.scheduling.residents.gate import SWAP_AFTER_S, SWAP_SHARE
 from fairserve.scheduling.residents.residents import LONGEST_LEASE_S, SHORTEST_LEASE_S
 from fairserve.throttling.base import Limits
 
@@ -22,6 +23,17 @@ CALL = AppProfile((StageProfile(2000.0, 0.0, 100.0),), calls_per_interaction=3)
 """Two of its runs fit into half of a worker, a third does not."""
 SMALL = AppProfile((StageProfile(300.0, 0.0, 100.0),), calls_per_interaction=5)
 """One of its runs fits beside those two."""
+
+
+@pytest.fixture(autouse=True)
+def idle_after(monkeypatch):
+    """Workers without a call give no room here before this is called, with seconds."""
+
+    def after(seconds):
+        monkeypatch.setattr(gate, "IDLE_AFTER_S", seconds)
+
+    after(float("inf"))
+    return after
 
 
 class World:
@@ -93,7 +105,7 @@ def test_a_profile_that_no_call_confirmed_reserves_little():
     world = World()
     world.take(ev.AppChanged("small", declared, Limits()))
     world.small("S")
-    assert world.dispatcher.first.gate.residents.held_tokens("w0") == 400 + 300
+    assert world.dispatcher.first.gate.residents.held_tokens("w0") == 300 + 50 + 300
 
 
 def test_memory_without_a_call_costs_service():
@@ -128,20 +140,20 @@ def test_a_run_that_ended_and_continues_needs_a_place_again():
 
 def test_held_calls_are_counted():
     world = World()
-    gate = world.dispatcher.first.gate
+    its_gate = world.dispatcher.first.gate
     running = [world.call(run) for run in "AB"]
     for run in "CDE":
         world.call(run)
     world.tick(0.5)
-    assert gate.held_calls == 3
+    assert its_gate.held_calls == 3
     for call_id in running:
         world.end(call_id)
     world.close("A")
     world.tick(0.5)
-    assert gate.held_calls == 2
+    assert its_gate.held_calls == 2
     world.close("B")
     world.tick(0.5)
-    assert gate.held_calls == 1
+    assert its_gate.held_calls == 1
 
 
 def test_a_run_in_progress_goes_on_while_others_are_held():
@@ -191,16 +203,20 @@ def test_a_run_with_several_calls_holds_all_their_prompts():
     assert held in world.sent
 
 
-def test_smaller_runs_pass_one_that_is_held():
-    """Also those of the same client; it begins once it fits."""
+def test_others_pass_a_held_run_that_they_do_not_delay():
+    """They end before it is expected to have room, or fit beside it then."""
     world = World()
+    world.take(ev.AppChanged("one", replace(CALL, calls_per_interaction=1), Limits()))
     world.serve("A")
     large = world.call("L", prompt=4000)
-    assert large not in world.sent
-    for run in "BC":
-        world.serve(run, prompt=1000, tenant="t" if run == "B" else "other")
-        world.close(run)
+    assert world.small("S") in world.sent, "it fits beside the large one"
+    once = world.call("O", "other", 1000, app="one")
+    assert once in world.sent, "it ends before"
+    assert world.call("B", "other", 1000) not in world.sent, "it would be there for longer"
     world.close("A")
+    assert large not in world.sent
+    world.end(once, 1000)
+    world.close("O")
     assert large in world.sent
 
 
@@ -216,30 +232,40 @@ def held_for_long(world, prompt):
 
 
 def test_a_held_run_is_not_passed_for_longer_than_the_limit():
-    """Then a worker is reserved for it, and the runs of who is ahead lose their places there."""
+    """Then only by what fits beside it, and who is ahead loses places though he holds less."""
     world = World()
-    large = held_for_long(world, 4500)
+    world.take(ev.AppChanged("long", replace(CALL, calls_per_interaction=20), Limits()))
+    world.take(ev.AppChanged("one", replace(CALL, calls_per_interaction=1), Limits()))
     for run in "AB":
-        world.call(run, tenant="ahead")
-    world.tick(HOLD_S - 1.0)
-    assert world.small("S") in world.sent
-    world.close("S")
-    assert large not in world.sent
+        world.serve(run, tenant="ahead", app="long")
+    large = world.call("L", tenant="behind", prompt=4500)
     world.tick(1.0)
+    for run in "ABAB":
+        world.serve(run, tenant="ahead", app="long")
+    for run in "AB":
+        world.call(run, tenant="ahead", app="long")
+    world.tick(HOLD_S - 1.5)
+    once = world.call("S", "other", 300, app="one")
+    assert once in world.sent
+    world.end(once, 300)
+    world.close("S")
+    world.tick(1.0)
+    assert world.call("T", "other", 700, app="one") not in world.sent
+    assert world.small("U") in world.sent
+    world.close("U")
+    world.tick(5.0)
+    assert large not in world.sent, "they hold less than its client would"
+    world.tick(HOLD_S / 10)
     assert large in world.sent
-    assert world.small("T") not in world.sent
 
 
 def test_who_holds_more_memory_gives_up_places_sooner():
-    """At once nobody passes, and prompts of suspended runs are a bounded part of what is served."""
+    """Prompts of suspended runs are a bounded part of what is served."""
     world = World()
-    held = held_for_long(world, 2000)
-    assert world.small("S") in world.sent
-    world.close("S")
-    world.tick(PASS_S)
-    assert world.small("T") not in world.sent
+    held = held_for_long(world, 1900)
+    world.tick(SWAP_AFTER_S)
     served = 2 * 2000
-    while SWAP_SHARE * served < 2100:
+    while SWAP_SHARE * served < 2050:
         assert held not in world.sent
         world.serve("A", tenant="ahead")
         served += 2000
@@ -300,6 +326,27 @@ def test_a_run_that_overran_its_lease_makes_room():
     world.tick(0.5)
     assert held in world.sent, "nobody knows the app's pauses, and the longest lease is over"
     assert world.call("A") not in world.sent, "it waits in the fair order again"
+
+
+def test_a_worker_without_a_call_gives_the_place_of_who_is_idle_longest(idle_after):
+    """So a worker is not idle for as long as the leases of runs that nobody ends."""
+    idle_after(2.0)
+    world = World()
+    residents = world.dispatcher.first.gate.residents
+    for run in "AB":
+        world.serve(run)
+        world.tick(0.1)
+    running = world.call("B")
+    held, lease_s = world.call("C"), residents.lease_s("app")
+    world.tick(2.1)
+    assert held not in world.sent, "B has a call"
+    world.end(running)
+    world.tick(1.9)
+    assert held not in world.sent
+    world.tick(0.2)
+    assert held in world.sent
+    assert "A" not in residents
+    assert residents.lease_s("app") < lease_s
 
 
 def test_leases_follow_the_pauses_of_the_app():
@@ -380,15 +427,58 @@ def test_who_is_ahead_loses_a_place_to_who_is_held_for_long():
     for run in "AB":
         world.serve(run, tenant="ahead")
     running = [world.call(run, tenant="ahead") for run in "AB"]
-    world.tick(HOLD_S - 1)
+    world.tick(HOLD_S - 1.5)
     assert held not in world.sent
-    world.tick(1.0)
+    world.tick(0.5)
     assert held in world.sent
     for call_id in running:
         world.end(call_id)
     world.take(ev.AppChanged("app", replace(CALL, calls_per_interaction=9), Limits()))
     after = [world.call(run, tenant="ahead") in world.sent for run in "AB"]
     assert sorted(after) == [False, True]
+
+
+def test_a_run_that_lost_its_place_precedes_those_of_its_tenant_that_have_not_begun():
+    world = World(system=GATED.with_options({"feeder.locality_slack": 0.0}))
+    held = held_for_long(world, 1900)
+    while held not in world.sent:
+        world.serve("A", tenant="ahead")
+        world.tick(0.1)
+    (lost,) = {"A", "B"} - dict(world.dispatcher.first.gate.residents.all()).keys()
+    world.take(ev.AppChanged("app", replace(CALL, calls_per_interaction=90), Limits()))
+    world.call("A", tenant="ahead")
+    new = world.call("N", tenant="ahead", user="new")
+    again = world.call(lost, tenant="ahead")
+    world.tick(0.1)
+    assert world.sent.keys().isdisjoint((new, again))
+    world.end(held)
+    world.close("L")
+    assert again in world.sent
+    assert new not in world.sent
+
+
+def test_a_suspended_run_is_immune_until_it_overruns_its_lease():
+    world = World()
+    held = held_for_long(world, 1900)
+    while held not in world.sent:
+        world.serve("A", tenant="ahead")
+        world.tick(0.1)
+    its_gate = world.dispatcher.first.gate
+    (lost,) = {"A", "B"} - dict(its_gate.residents.all()).keys()
+    assert its_gate.has_place(lost, world.now_s)
+    world.now_s += LONGEST_LEASE_S + 1.0
+    assert not its_gate.has_place(lost, world.now_s)
+
+
+def test_a_call_goes_to_the_worker_that_has_the_prefix_of_its_run():
+    """Though the feed window is full there. A call with another prompt goes elsewhere."""
+    world = World(workers=2, system=GATED.with_options({"feed_window": 0.01}))
+    world.serve("A")
+    worker_id = next(iter(world.sent.values()))
+    while worker_id in world.dispatcher.first.worker_table.open():
+        world.call("B" if len(world.sent) == 1 else "C", prompt=500)
+    assert world.sent[world.call("A")] == worker_id
+    assert world.sent[world.call("A", text="other")] != worker_id
 
 
 def one_call_runs(world, number):
@@ -398,21 +488,14 @@ def one_call_runs(world, number):
     return sum(call in world.sent for call in calls)
 
 
-def test_runs_of_one_call_need_no_place_beside_each_other():
-    """A worker starts them in turn, and no prefix is lost by it: they fill the feed window."""
-    assert one_call_runs(World(), 9) == -(-CAPACITY // 2100)
+def test_runs_of_one_call_may_use_all_of_the_cache():
+    assert one_call_runs(World(), 9) == CAPACITY // 2050
 
 
 def test_runs_of_one_call_evict_no_prefix_that_is_kept():
-    """They may use what is left of the cache, and of the share while a run is held."""
     world = World()
     world.serve("A")
-    assert one_call_runs(world, 9) == (CAPACITY - 2100) // 2100
-    world = World()
-    world.serve("A")
-    world.call("L", "large", prompt=4000)
-    world.tick(1.0)
-    assert one_call_runs(world, 9) == 1
+    assert one_call_runs(world, 9) == (CAPACITY - 2050) // 2050
 
 
 def test_nobody_loses_a_place_to_who_is_behind_by_less_than_a_run():
@@ -507,7 +590,7 @@ def test_only_wsc_has_a_gate():
 )
 def test_what_a_run_has_had_is_no_reason_to_wait_for_a_newcomer(runs, before):
     """``runs`` are those of one user's next calls, while a new user of the tenant waits."""
-    options = {"resident_share": 1.0, "feed_window": 0.01, "hit_share": None}
+    options = {"resident_share": 1.0, "feed_window": 0.01}
     world = World(system=GATED.with_options({**options, "feeder.locality_slack": 0.0}))
     for run in sorted(set(runs)):
         world.serve(run, user="old")
@@ -516,7 +599,7 @@ def test_what_a_run_has_had_is_no_reason_to_wait_for_a_newcomer(runs, before):
     for run in runs:
         call_id = world.call(run, user="old")
         assert call_id not in world.sent
-        world.tick(0.6 * PASS_S)
+        world.tick(0.6 * SWAP_AFTER_S)
         world.end(waiting)
         if newcomer in world.sent:
             break
