@@ -80,7 +80,7 @@ class ModelPool:
         return RunGate(feeder, self._directory, self.locality, candidates, serving, share, hold_s)
 
     def has_place(self, run_id: str, now_s: float) -> bool:
-        """Return whether a run may hold memory here, so that it is in progress."""
+        """Return whether a run is in progress here, with a place in memory or without one by others."""
         return self.gate is None or self.gate.has_place(run_id, now_s)
 
     @property

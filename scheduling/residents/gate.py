@@ -62,7 +62,7 @@ IDLE_PRICE = 0.5
 """Charge for memory that is held without a call, relative to calls without a pause."""
 STAYS_SHARE = 0.5
 """Part of its prompt that the worker of a call's run must hold for the call to go nowhere else."""
-IDLE_AFTER_S = 1.0
+IDLE_AFTER_S = 2.0
 """Seconds for which a worker is without a call before the idle runs there lose places for a held one."""
 SWAP_AFTER_S = 5.0
 """Seconds for which a run is held before others lose their places for it."""
@@ -334,13 +334,10 @@ class RunGate:
 
     def _use_idle_worker(self, held: _Held, workers: WorkerSet, now_s: float) -> None:
         """Take the places of those idle longest at a worker that has been without a call for a while."""
-        while not self._room(held.call, workers):
-            run_id, idle_s = self.residents.longest_idle(held.worker_id, now_s)
-            if run_id is None or idle_s < IDLE_AFTER_S or self._feeder.waits(run_id):
+        for run_id, each in self.residents.idle_at(held.worker_id, now_s - IDLE_AFTER_S):
+            if self._room(held.call, workers) or self._feeder.waits(run_id):
                 return
-            found = self.residents.get(run_id)
-            assert found is not None, "it is a resident"
-            self.residents.shorten(found.app)
+            self.residents.shorten(each.app)
             self._suspend(run_id, now_s, overran=False)
 
     def _charge_idle(self, passed_s: float) -> None:

@@ -147,25 +147,20 @@ class Residents:
         """Return the tokens of all footprints at a worker."""
         return self._memory[worker_id].tokens
 
-    def room_tokens(self, worker_id: str) -> float:
-        """Return the tokens that new footprints may hold at a worker."""
-        memory = self._memory[worker_id]
-        return self._share * memory.capacity_tokens - memory.tokens
-
     def fits(self, worker_id: str, footprint: Footprint) -> bool:
-        """Return whether a footprint fits a worker. One without residents takes any run.
-
-        A run that keeps nothing, as no further call is expected of it, may use all of the cache.
-        """
-        memory = self._memory[worker_id]
-        if not memory.residents:
-            return True
-        free_tokens = 0.0 if footprint.keeps else (1.0 - self._share) * memory.capacity_tokens
-        return self.missing_tokens(worker_id, footprint) <= free_tokens
+        """Return whether a footprint fits a worker."""
+        return self.missing_tokens(worker_id, footprint) <= 0
 
     def missing_tokens(self, worker_id: str, footprint: Footprint) -> float:
-        """Return by how much a footprint exceeds the room at a worker; at most 0 if it fits."""
-        return self.added_tokens(worker_id, footprint) - self.room_tokens(worker_id)
+        """Return the tokens that must leave a worker before a footprint fits; at most 0 if it does.
+
+        They are never more than all: a worker without residents takes any run. One that keeps nothing,
+        as no further call is expected of it, may use all of the cache.
+        """
+        memory = self._memory[worker_id]
+        share = self._share if footprint.keeps else 1.0
+        added_tokens = self.added_tokens(worker_id, footprint)
+        return min(memory.tokens, memory.tokens + added_tokens - share * memory.capacity_tokens)
 
     def added_tokens(self, worker_id: str, footprint: Footprint) -> int:
         """Return by how much a footprint would increase the tokens held at a worker."""
@@ -197,10 +192,8 @@ class Residents:
 
     def resume(self, call: Call, now_s: float) -> None:
         """Note the first queued call of a run after a pause."""
-        suspended, found = (
-            self._suspended.get(call.interaction_id),
-            self._runs.get(call.interaction_id),
-        )
+        run_id = call.interaction_id
+        suspended, found = self._suspended.get(run_id), self._runs.get(run_id)
         if suspended is not None:
             since_s, suspended.since_s = suspended.since_s, now_s
         elif found is not None and not found.calls:
@@ -310,16 +303,12 @@ class Residents:
         """Shorten the next leases of an app, whose runs held memory for nothing."""
         self._pauses[app] = _OVERRUN_DECAY * self.pause_s(app)
 
-    def longest_idle(self, worker_id: str, now_s: float) -> tuple[str | None, float]:
-        """Return the resident idle longest at a worker, and for how long that has had no call.
-
-        Returns (None, 0) if it has one, or no residents.
-        """
+    def idle_at(self, worker_id: str, since_s: float) -> list[tuple[str, Resident]]:
+        """Return the residents of a worker if none has had a call since then, longest idle first."""
         there = self.at(worker_id)
-        if not there or any(each.calls for _, each in there):
-            return None, 0.0
-        run_id, _ = min(there, key=lambda each: each[1].idle_since_s)
-        return run_id, now_s - max(each.idle_since_s for _, each in there)
+        if any(each.calls or each.idle_since_s > since_s for _, each in there):
+            return []
+        return sorted(there, key=lambda each: each[1].idle_since_s)
 
     def pause_s(self, app: str) -> float:
         """Return the longest recent pause of an app's runs."""

@@ -376,3 +376,12 @@ def test_lookups_without_clients():
             question()
     with pytest.raises(ValueError, match="a client path has no levels; allowed: one or more"):
         counters.arrive((), 1)
+
+
+def test_a_client_that_becomes_a_level_keeps_no_reservation_of_other_counters():
+    """The factors of its release may not apply to what it had as a client."""
+    counters, factors = VirtualCounters(), (0.0, 1.0, 0.0)
+    counters.charge_elsewhere(("t", "b"), 0.0, 1.0, factors)
+    counters.charge_elsewhere(("t", "b", "c"), 1.0)
+    counters.charge_elsewhere(("t", "b"), 0.0, -1.0, factors)
+    assert all(node.reserved == 0 for node in counters._root.below())

@@ -131,8 +131,8 @@ _SCHEDULING = (
         "abandoned-runs-keep-the-leases-of-their-app",
         "scheduling",
         "scheduling/residents/residents.py",
-        "self._pauses[found.app] = _OVERRUN_DECAY * self.pause_s(found.app)",
-        "self._pauses[found.app] = self.pause_s(found.app)",
+        "self._pauses[app] = _OVERRUN_DECAY * self.pause_s(app)",
+        "self._pauses[app] = self.pause_s(app)",
         ("tests/unit/scheduling/residents",),
     ),
     Mutation(

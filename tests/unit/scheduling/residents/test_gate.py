@@ -492,6 +492,20 @@ def test_runs_of_one_call_may_use_all_of_the_cache():
     assert one_call_runs(World(), 9) == CAPACITY // 2050
 
 
+def test_a_run_larger_than_all_caches_waits_for_the_worker_that_has_least_to_lose(idle_after):
+    """At the other one a prefix like its own lies, in a call that does not end."""
+    idle_after(2.0)
+    world = World(workers=2)
+    first = world.call("A", prompt=12_000, text="book")
+    world.serve("B")
+    assert world.sent["B-2"] != world.sent[first]
+    second = world.call("C", prompt=12_000, text="book")
+    world.tick(0.1)
+    assert second not in world.sent
+    world.tick(2.0)
+    assert world.sent[second] == world.sent["B-2"]
+
+
 def test_runs_of_one_call_evict_no_prefix_that_is_kept():
     world = World()
     world.serve("A")
