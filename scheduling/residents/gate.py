@@ -16,9 +16,9 @@ run may begin there if it is expected to end before, or if it fits beside the he
 ``hold_s`` no end is expected any more: those that are there longest leave first, and only what fits
 beside the held run passes it.
 
-The run that is next in the fair order also gets room (:meth:`RunGate.tick`). First from residents that
-have overrun their lease. Then from those idle longest, if its worker has been without a call for
-``IDLE_AFTER_S``, which shortens the leases of their apps as overrun ones do. After ``SWAP_AFTER_S`` from
+The run that is next in the fair order also gets room (:meth:`RunGate.tick`). First from those idle
+longest at a worker that has been without a call for ``IDLE_AFTER_S``, which shortens the leases of their
+apps as overrun ones do. Then from residents that have overrun their lease. After ``SWAP_AFTER_S`` from
 those of clients that are ahead of its own by more calls than it is expected to make, the farthest first,
 where their places are enough. They must hold twice the memory that its client would hold; the longer it
 waits the less, as much after ``hold_s`` and any after twice ``hold_s``. A running call is not
@@ -315,6 +315,7 @@ class RunGate:
         call = self._feeder.peek_fair(workers, excluded)
         if call is not None and not self._feeder.has_begun(call.interaction_id):
             self._hold(call)
+            self._use_idle_worker(call, workers)
         held = self._held
         if held is None or held.worker_id not in workers:
             self._held = None
@@ -324,7 +325,6 @@ class RunGate:
                 break
             if not self._feeder.waits(run_id):
                 self._suspend(run_id, now_s, overran=True)
-        self._use_idle_worker(held, workers, now_s)
         self.full = not self._room(held.call, workers)
         if self.full:
             self._charge_idle(passed_s)
@@ -332,13 +332,27 @@ class RunGate:
             self._take_places(held, now_s)
         self._expect_room(held)
 
-    def _use_idle_worker(self, held: _Held, workers: WorkerSet, now_s: float) -> None:
-        """Take the places of those idle longest at a worker that has been without a call for a while."""
-        for run_id, each in self.residents.idle_at(held.worker_id, now_s - IDLE_AFTER_S):
-            if self._room(held.call, workers) or self._feeder.waits(run_id):
+    def _use_idle_worker(self, call: Call, workers: WorkerSet) -> None:
+        """Take the places of those idle longest at a worker that has been without a call for a while.
+
+        The call may have room elsewhere, at a worker that gets no further calls for now.
+        """
+        footprint = self._footprint(call)
+        idle = self.residents.idle_workers(self._now_s - IDLE_AFTER_S)
+        missing = {
+            each: self.residents.missing_tokens(each, footprint)
+            for each in self._candidates(workers, call.restriction)
+            if each in idle
+        }
+        if not missing:
+            return
+        worker_id = min(missing, key=missing.__getitem__)
+        there = self.residents.at(worker_id)
+        for run_id, each in sorted(there, key=lambda each: each[1].idle_since_s):
+            if self.residents.fits(worker_id, footprint) or self._feeder.waits(run_id):
                 return
             self.residents.shorten(each.app)
-            self._suspend(run_id, now_s, overran=False)
+            self._suspend(run_id, self._now_s, overran=False)
 
     def _charge_idle(self, passed_s: float) -> None:
         """Charge all for the memory that they hold without a call."""

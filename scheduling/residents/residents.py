@@ -303,12 +303,11 @@ class Residents:
         """Shorten the next leases of an app, whose runs held memory for nothing."""
         self._pauses[app] = _OVERRUN_DECAY * self.pause_s(app)
 
-    def idle_at(self, worker_id: str, since_s: float) -> list[tuple[str, Resident]]:
-        """Return the residents of a worker if none has had a call since then, longest idle first."""
-        there = self.at(worker_id)
-        if any(each.calls or each.idle_since_s > since_s for _, each in there):
-            return []
-        return sorted(there, key=lambda each: each[1].idle_since_s)
+    def idle_workers(self, since_s: float) -> set[str]:
+        """Return the workers at which no resident has had a call since then."""
+        runs = self._runs.values()
+        busy = {each.worker_id for each in runs if each.calls or each.idle_since_s > since_s}
+        return self._memory.keys() - busy
 
     def pause_s(self, app: str) -> float:
         """Return the longest recent pause of an app's runs."""
