@@ -128,6 +128,14 @@ _SCHEDULING = (
         ("tests/unit/scheduling/residents",),
     ),
     Mutation(
+        "a-run-with-room-at-a-busy-worker-leaves-others-idle",
+        "scheduling",
+        "scheduling/residents/gate.py",
+        "            if each in idle",
+        "            if each in idle and not self._room(call, workers)",
+        ("tests/unit/scheduling/residents",),
+    ),
+    Mutation(
         "abandoned-runs-keep-the-leases-of-their-app",
         "scheduling",
         "scheduling/residents/residents.py",

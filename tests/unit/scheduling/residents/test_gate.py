@@ -349,6 +349,23 @@ def test_a_worker_without_a_call_gives_the_place_of_who_is_idle_longest(idle_aft
     assert residents.lease_s("app") < lease_s
 
 
+def test_a_worker_without_a_call_gives_places_though_a_run_has_room_at_a_busy_one(idle_after):
+    """Whose feed window is full."""
+    idle_after(2.0)
+    world = World(system=GATED.with_options({"feed_window": 0.2}))
+    for run in "AB":
+        world.serve(run)
+        world.tick(0.1)
+    world.take(ev.WorkerJoined("w1", CAPACITY))
+    assert world.sent[world.call("C")] == "w1"
+    waiting = world.call("D")
+    world.tick(1.0)
+    assert waiting not in world.sent
+    world.tick(1.0)
+    assert world.sent[waiting] == "w0"
+    assert "A" not in world.dispatcher.first.gate.residents
+
+
 def test_leases_follow_the_pauses_of_the_app():
     world = World()
     for run in "AB":
