@@ -312,6 +312,7 @@ class RunGate:
         """
         passed_s = self._pace.pass_to(now_s)
         self._now_s, self.full = now_s, False
+        self._shrink(workers)
         call = self._feeder.peek_fair(workers, excluded)
         if call is not None and not self._feeder.has_begun(call.interaction_id):
             self._hold(call)
@@ -353,6 +354,14 @@ class RunGate:
                 return
             self.residents.shorten(each.app)
             self._suspend(run_id, self._now_s, overran=False)
+
+    def _shrink(self, workers: WorkerSet) -> None:
+        """Take places of those who began last while the runs at a worker hold more than its cache."""
+        for worker_id in workers:
+            if self.residents.excess_tokens(worker_id) > 0:
+                _, *later = self.residents.at(worker_id)
+                while later and self.residents.excess_tokens(worker_id) > 0:
+                    self._suspend(later.pop()[0], self._now_s, overran=False)
 
     def _charge_idle(self, passed_s: float) -> None:
         """Charge all for the memory that they hold without a call."""

@@ -147,6 +147,11 @@ class Residents:
         """Return the tokens of all footprints at a worker."""
         return self._memory[worker_id].tokens
 
+    def excess_tokens(self, worker_id: str) -> int:
+        """Return by how much the runs at a worker hold more than its cache, without their growth."""
+        memory = self._memory[worker_id]
+        return memory.prefixes.tokens - memory.capacity_tokens
+
     def fits(self, worker_id: str, footprint: Footprint) -> bool:
         """Return whether a footprint fits a worker."""
         return self.missing_tokens(worker_id, footprint) <= 0

@@ -20,7 +20,7 @@ NAMES = iter(range(1000))
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Return a server whose minute never ends."""
-    with PageServer(tmp_path_factory.mktemp("server"), **SMALL) as running:
+    with PageServer(tmp_path_factory.mktemp("server"), **{**SMALL, "kv_blocks": 32}) as running:
         yield running
 
 

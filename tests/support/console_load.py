@@ -4,10 +4,12 @@ It takes no time: the calls are held on scripted workers, and the server's clock
 of the activity history.
 """
 
+import itertools
+
 import openai
 from client_pages import call, hold
 
-SMALL = {"kv_blocks": 32, "overload_high": 0.3, "overload_low": 0.2}
+SMALL = {"kv_blocks": 256, "overload_high": 0.3, "overload_low": 0.2}
 """Settings of a server that is overloaded by a few held calls."""
 WORDS = 100
 """Number of words of a held call: six such calls are an overload."""
@@ -19,28 +21,31 @@ LIMIT = 20
 class Flood:
     """A flood of calls in one app of a server."""
 
+    _bursts = itertools.count(1)
+
     def __init__(self, server, app, *, users=6, flooder="flooder-0"):
         self._server = server
         self._flooder = flooder
         self._key = app["api_key"]
         self._users = users
-        self._bursts = 0
 
     def burst(self, calls=6):
         """Send calls of the flooder while every user has one in progress; return how many were rejected.
 
         The sample of the bucket is taken while they are in progress.
         """
-        self._bursts += 1
+        runs = [f"run-{next(self._bursts)}" for _ in range(self._users)]
         held = [
-            hold(self._server, self._key, f"user-{n}", f"run-{self._bursts}-{n}", words=WORDS)
-            for n in range(self._users)
+            hold(self._server, self._key, f"user-{n}", run, words=WORDS)
+            for n, run in enumerate(runs)
         ]
         refused = sum(map(self._is_rejected, range(calls)))
         self._server.sample()
         self._server.release()
         for each in held:
             each.result(DEADLINE_S)
+        for run in runs:  # else they keep their memory: the clock stands still
+            self._server.request("POST", f"/v1/interactions/{run}/close", self._key)
         return refused
 
     def _is_rejected(self, number):

@@ -136,6 +136,14 @@ _SCHEDULING = (
         ("tests/unit/scheduling/residents",),
     ),
     Mutation(
+        "runs-that-grew-beyond-the-cache-keep-their-places",
+        "scheduling",
+        "scheduling/residents/gate.py",
+        "            if self.residents.excess_tokens(worker_id) > 0:\n",
+        "            if False:\n",
+        ("tests/unit/scheduling/residents",),
+    ),
+    Mutation(
         "abandoned-runs-keep-the-leases-of-their-app",
         "scheduling",
         "scheduling/residents/residents.py",

@@ -366,6 +366,23 @@ def test_a_worker_without_a_call_gives_places_though_a_run_has_room_at_a_busy_on
     assert "A" not in world.dispatcher.first.gate.residents
 
 
+def test_runs_that_grew_beyond_the_cache_do_not_evict_each_other():
+    """Who began last waits instead, until there is room again; a running call is not interrupted."""
+    world = World()
+    for run in "AB":
+        world.serve(run)
+    running = world.call("B", prompt=6000)
+    world.serve("A", prompt=6000)
+    world.tick(1.0)
+    world.end(running)
+    waiting = world.call("B", prompt=6200)
+    world.tick(1.0)
+    world.serve("A", prompt=6200)
+    assert waiting not in world.sent
+    world.close("A")
+    assert waiting in world.sent
+
+
 def test_leases_follow_the_pauses_of_the_app():
     world = World()
     for run in "AB":
