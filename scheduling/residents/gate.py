@@ -356,12 +356,21 @@ class RunGate:
             self._suspend(run_id, self._now_s, overran=False)
 
     def _shrink(self, workers: WorkerSet) -> None:
-        """Take places of those who began last while the runs at a worker hold more than its cache."""
+        """Take places while runs hold more than their worker's cache, and would evict each other.
+
+        First that of who began last, of the client that holds the most for its weight.
+        """
         for worker_id in workers:
-            if self.residents.excess_tokens(worker_id) > 0:
-                _, *later = self.residents.at(worker_id)
-                while later and self.residents.excess_tokens(worker_id) > 0:
-                    self._suspend(later.pop()[0], self._now_s, overran=False)
+            while self.residents.excess_tokens(worker_id) > 0:
+                there = self.residents.at(worker_id)
+                if len(there) == 1:
+                    break
+                memory = self._memory_by_client(there)
+                _, run_id = max(
+                    ([*self._shares(each, memory), number], run_id)
+                    for number, (run_id, each) in enumerate(there)
+                )
+                self._suspend(run_id, self._now_s, overran=False)
 
     def _charge_idle(self, passed_s: float) -> None:
         """Charge all for the memory that they hold without a call."""
@@ -402,11 +411,7 @@ class RunGate:
         call's would with this run.
         """
         there = self.residents.at(worker_id)
-        memory: Counter[ClientPath] = Counter()
-        for _, each in there:
-            tokens = self.residents.tokens_of(each) + each.growth
-            for length in range(1, len(each.client) + 1):
-                memory[each.client[:length]] += tokens
+        memory = self._memory_by_client(there)
         own_tokens = call.prompt_tokens + self._output(call) + growth
         least = max(_AHEAD, call.remaining_calls)
         found = []
@@ -422,6 +427,21 @@ class RunGate:
             if lead > least and memory[theirs] / weight > factor * own_share:
                 found.append((lead, run_id, each))
         return sorted(found, key=lambda each: each[:2], reverse=True)
+
+    def _memory_by_client(self, there: Collection[tuple[str, Resident]]) -> Counter[ClientPath]:
+        """Return the tokens that residents hold, by path of their clients at each level."""
+        memory: Counter[ClientPath] = Counter()
+        for _, each in there:
+            tokens = self.residents.tokens_of(each) + each.growth
+            for length in range(1, len(each.client) + 1):
+                memory[each.client[:length]] += tokens
+        return memory
+
+    def _shares(self, found: Resident, memory: Counter[ClientPath]) -> list[float]:
+        """Return what a resident's client holds for its weight, at each level."""
+        levels = len(found.client)
+        weights = weights_by_level(self._directory.weights(*found.owner), levels)
+        return [memory[found.client[:n]] / weight for n, weight in enumerate(weights, 1)]
 
     def _weight(self, owner: Owner, levels: int, length: int) -> float:
         """Return an owner's weight at the level at which a path has this length."""

@@ -136,11 +136,19 @@ _SCHEDULING = (
         ("tests/unit/scheduling/residents",),
     ),
     Mutation(
+        "who-grew-beyond-the-cache-evicts-others",
+        "scheduling",
+        "scheduling/residents/gate.py",
+        "[*self._shares(each, memory), number]",
+        "[number]",
+        ("tests/unit/scheduling/residents",),
+    ),
+    Mutation(
         "runs-that-grew-beyond-the-cache-keep-their-places",
         "scheduling",
         "scheduling/residents/gate.py",
-        "            if self.residents.excess_tokens(worker_id) > 0:\n",
-        "            if False:\n",
+        "            while self.residents.excess_tokens(worker_id) > 0:\n",
+        "            while False:\n",
         ("tests/unit/scheduling/residents",),
     ),
     Mutation(

@@ -383,6 +383,17 @@ def test_runs_that_grew_beyond_the_cache_do_not_evict_each_other():
     assert waiting in world.sent
 
 
+def test_who_grew_beyond_the_cache_evicts_nobody_who_holds_less():
+    """Nor does it help to have begun first."""
+    world = World()
+    world.serve("E", tenant="evil")
+    world.serve("H", tenant="honest")
+    world.serve("E", tenant="evil", prompt=9000)
+    world.tick(1.0)
+    assert world.call("H", tenant="honest") in world.sent
+    assert world.call("E", tenant="evil", prompt=9000) not in world.sent
+
+
 def test_leases_follow_the_pauses_of_the_app():
     world = World()
     for run in "AB":
