@@ -17,7 +17,7 @@ VLLM_SECOND_HOME := $(VLLM)/releases/$(VLLM_SECOND)
 
 .PHONY: help setup demo serve test conformance test-deep test-vllm test-vllm-second test-clients litellm check architecture protocol clean
 help:
-	@echo "make demo   run three agent apps against fcfs, rpm and fairserve, and compare (under 5 minutes)"
+	@echo "make demo   run agents against fcfs, rpm, cache-aware and fairserve, and compare (under 5 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
 	@echo "make test   run all tests but the deep ones"
 	@echo "make conformance  run the gateway's tests again with the data plane Envoy"

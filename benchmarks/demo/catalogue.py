@@ -1,16 +1,21 @@
-"""The two tenants and three apps of the demo, and their registration over the management API."""
+"""The apps of the demo, and their registration over the management API."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
-from fairserve.benchmarks.demo.agents import question_answering, report_team, tree_of_thoughts
+from fairserve.benchmarks.demo.agents import (
+    coding_agent,
+    question_answering,
+    report_team,
+    tree_of_thoughts,
+)
 from fairserve.benchmarks.demo.agents.session import AgentProgram
-from fairserve.benchmarks.demo.workload import CALLS_PER_MINUTE, LOADS
+from fairserve.benchmarks.demo.workload import AppLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,7 @@ APPS: Mapping[str, DemoApp] = {
     "documents": DemoApp(question_answering.answer_question, question_answering.PROFILE),
     "reports": DemoApp(report_team.write_report, report_team.PROFILE),
     "puzzles": DemoApp(tree_of_thoughts.solve, tree_of_thoughts.PROFILE),
+    "code": DemoApp(coding_agent.work_on_code, coding_agent.PROFILE),
 }
 
 
@@ -44,18 +50,20 @@ class Management:
         self._url = url
         self._admin_key = admin_key
 
-    async def register(self) -> dict[str, RegisteredApp]:
+    async def register(
+        self, loads: Sequence[AppLoad], limits: Mapping[str, int]
+    ) -> dict[str, RegisteredApp]:
         """Create the tenants and their apps; return the apps by name."""
         tenant_keys: dict[str, str] = {}
         apps = {}
-        for load in LOADS:
+        for load in loads:
             if load.tenant not in tenant_keys:
                 tenant = await self._post("/admin/tenants", self._admin_key, {"name": load.tenant})
                 tenant_keys[load.tenant] = tenant["api_key"]
             body = {
                 "name": load.app,
                 "profile": APPS[load.app].profile,
-                "limits": {"user_rpm": CALLS_PER_MINUTE},
+                "limits": limits,
             }
             app = await self._post("/v1/apps", tenant_keys[load.tenant], body)
             apps[load.app] = RegisteredApp(app["id"], app["api_key"])
@@ -65,6 +73,11 @@ class Management:
         """Return the name of the only served model."""
         models = await self._send("GET", "/v1/models", app.api_key)
         return str(models["data"][0]["id"])
+
+    async def choose(self, system: str, options: Mapping[str, Any]) -> None:
+        """Change the system of the running server."""
+        body = {"system": system, "parameters": options}
+        await self._send("PUT", "/admin/throttling", self._admin_key, body)
 
     async def usage_by_app(self) -> dict[str, dict[str, int]]:
         """Return the ledger's counts by app id."""

@@ -1,5 +1,7 @@
 """``fairserve demo``: the same agents, users and flood under several systems, and one table.
 
+Then agents whose contexts exceed the caches (:mod:`fairserve.benchmarks.demo.memory`), and another.
+
 Each system gets a fresh server (a child process with real workers), the same seeded schedule, and
 real clients that do not retry. Exit codes: 0 all went as it should, 1 something failed (it is said
 what), 2 wrong use, 130 interrupted. Nothing is left running, and no file but the built-in model in
@@ -13,8 +15,8 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,20 +25,35 @@ from typer import Option
 from fairserve.benchmarks.demo.documents import NoTextError
 from fairserve.benchmarks.demo.entitlement import satisfaction
 from fairserve.benchmarks.demo.findings import findings
+from fairserve.benchmarks.demo.memory import (
+    OURS,
+    MemoryFigures,
+    compare_memory,
+    memory_finding,
+    memory_table,
+)
+from fairserve.benchmarks.demo.memory import SYSTEMS as MEMORY_SYSTEMS
 from fairserve.benchmarks.demo.progress import Progress
 from fairserve.benchmarks.demo.server_process import ServerError, ServerProcess
 from fairserve.benchmarks.demo.system_run import SystemResult, run_system
 from fairserve.benchmarks.demo.table import table
-from fairserve.benchmarks.demo.workload import CALLS_PER_MINUTE, FLOOD_APP, FLOOD_USER, schedule
+from fairserve.benchmarks.demo.workload import (
+    CALLS_PER_MINUTE,
+    FLOOD_APP,
+    FLOOD_USER,
+    SESSIONS,
+    schedule,
+)
 from fairserve.benchmarks.machine import machine
 from fairserve.platform.base.command_line import App, CommandError
 from fairserve.scheduling.registry import SYSTEMS
 
 DEFAULT_SYSTEMS = f"fcfs,rpm-{CALLS_PER_MINUTE},fairserve"
-DEFAULT_SECONDS = 55.0
+DEFAULT_SECONDS = 45.0
 DEFAULT_DRAIN_S = 12.0
-KV_TOKENS = 8192
-"""KV cache of one worker: small, so that the flood overloads it."""
+DEFAULT_MEMORY_S = 20.0
+KV_TOKENS, MEMORY_KV_TOKENS = 8192, 16_384
+"""KV cache of one worker in each part: small, so that the flood or the sessions are too much for it."""
 KEEPALIVE_S = 120
 """Longer than any wait here, so that the headers of all answers contain the queue delay."""
 SERVER_DRAIN_S = 3
@@ -53,6 +70,8 @@ class Demo:
     seconds: float
     drain_s: float
     """Seconds that runs may still take after the time is over."""
+    memory_s: float
+    """Seconds of each system of the second part; 0 omits it."""
     keep_logs: bool
     progress: Progress
     servers: list[ServerProcess] = field(default_factory=list)
@@ -61,16 +80,9 @@ class Demo:
     async def run(self) -> list[SystemResult]:
         """All systems, one after the other."""
         runs = schedule(self.seed, self.seconds)
-        arguments = [
-            *("--workers", str(self.workers)),
-            *("--worker-kv-tokens", str(KV_TOKENS)),
-            *("--keepalive-s", str(KEEPALIVE_S)),
-            *("--drain-timeout-s", str(SERVER_DRAIN_S)),
-        ]
         results = []
         for system in self.systems:
-            server = ServerProcess(system, arguments, keep_logs=self.keep_logs)
-            self.servers.append(server)
+            server = self._server(system, KV_TOKENS)
             result = await run_system(
                 server,
                 system,
@@ -80,13 +92,35 @@ class Demo:
                 drain_s=self.drain_s,
             )
             results.append(result)
-            if self.keep_logs:
-                self.progress.say(f"{system}: log in {server.log_path}")
         shares = satisfaction(runs, {each.system: each.recorder for each in results})
         for result in results:
             result.summary["satisfied"] = shares[result.system]
             result.summary["satisfied_min"] = min(shares[result.system].values())
         return results
+
+    async def run_memory(self) -> tuple[dict[str, MemoryFigures], list[str]]:
+        """Return the figures of the second part by system, and all problems."""
+        if not self.memory_s:
+            return {}, []
+        self.progress.say(
+            f"{SESSIONS} sessions of agents whose contexts exceed the caches, {self.memory_s:g} s for "
+            f"each of {', '.join(MEMORY_SYSTEMS)}."
+        )
+        server = self._server(OURS, MEMORY_KV_TOKENS)
+        return await compare_memory(server, self.progress, seed=self.seed, seconds=self.memory_s)
+
+    def _server(self, system: str, kv_tokens: int) -> ServerProcess:
+        arguments = [
+            *("--workers", str(self.workers)),
+            *("--worker-kv-tokens", str(kv_tokens)),
+            *("--keepalive-s", str(KEEPALIVE_S)),
+            *("--drain-timeout-s", str(SERVER_DRAIN_S)),
+        ]
+        server = ServerProcess(system, arguments, keep_logs=self.keep_logs)
+        self.servers.append(server)
+        if self.keep_logs:
+            self.progress.say(f"{system}: log in {server.log_path}")
+        return server
 
     def clean_up(self) -> None:
         """End what an interruption may have left; does nothing after a normal end."""
@@ -99,6 +133,7 @@ class Demo:
             "seed": self.seed,
             "seconds": self.seconds,
             "drain_seconds": self.drain_s,
+            "memory_seconds": self.memory_s,
             "workers": self.workers,
             "kv_tokens_per_worker": KV_TOKENS,
             "user_limit_calls_per_minute": CALLS_PER_MINUTE,
@@ -142,6 +177,12 @@ def compare(
             help="How long runs may still take after the time is over; a slow machine needs more.",
         ),
     ] = DEFAULT_DRAIN_S,
+    memory_seconds: Annotated[
+        float,
+        Option(
+            min=0, max=3600, metavar="S", help="Time of each system of the second part; 0: omit it."
+        ),
+    ] = DEFAULT_MEMORY_S,
     keep_logs: Annotated[
         bool, Option("--keep-logs", help="Keep the servers' folders, and print where they are.")
     ] = False,
@@ -156,13 +197,14 @@ def compare(
         seed=seed,
         seconds=seconds,
         drain_s=drain_seconds,
+        memory_s=memory_seconds,
         keep_logs=keep_logs,
         progress=Progress(sys.stderr),
     )
     begin_s = time.monotonic()
     _introduce(demo)
     try:
-        results = asyncio.run(_interruptible(demo))
+        results, memory, problems = asyncio.run(_interruptible(demo))
     except (ServerError, NoTextError, OSError, RuntimeError) as error:
         demo.progress.say(f"fairserve demo: {error}")
         return 1
@@ -178,18 +220,27 @@ def compare(
     print()
     for sentence in findings(summaries):
         print(sentence)
+    if memory:
+        print()
+        print(memory_table(memory))
+        print()
+        print(memory_finding(memory))
     print(f"Measured by the clients on {_machine_words()}; {wall_s:.0f} s in all.")
     if out is not None:
-        _write_json(out, demo, summaries, wall_s)
-    return _report_problems(results)
+        _write_json(out, demo, summaries, memory, wall_s)
+    failed = {result.system: result.problems for result in results}
+    return _report_problems({**failed, "the second part": problems})
 
 
-async def _interruptible(demo: Demo) -> list[SystemResult]:
+async def _interruptible(
+    demo: Demo,
+) -> tuple[list[SystemResult], dict[str, MemoryFigures], list[str]]:
     """SIGTERM ends the demo in the same order as Ctrl-C."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await demo.run()
+    results = await demo.run()
+    return results, *await demo.run_memory()
 
 
 def _introduce(demo: Demo) -> None:
@@ -208,20 +259,23 @@ def _machine_words() -> str:
 
 
 def _write_json(
-    path: Path, demo: Demo, summaries: dict[str, dict[str, Any]], wall_s: float
+    path: Path,
+    demo: Demo,
+    summaries: dict[str, dict[str, Any]],
+    memory: dict[str, MemoryFigures],
+    wall_s: float,
 ) -> None:
     value = {
         "systems": summaries,
+        "memory": {name: asdict(each) for name, each in memory.items()},
         "machine": machine(),
         "workload": {**demo.parameters(), "wall_s": wall_s},
     }
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def _report_problems(results: Sequence[SystemResult]) -> int:
-    failed = False
-    for result in results:
-        for problem in result.problems:
-            failed = True
-            print(f"FAILED under {result.system}: {problem}", file=sys.stderr)
-    return 1 if failed else 0
+def _report_problems(problems: Mapping[str, Sequence[str]]) -> int:
+    for system, of_system in problems.items():
+        for problem in of_system:
+            print(f"FAILED under {system}: {problem}", file=sys.stderr)
+    return 1 if any(problems.values()) else 0

@@ -16,7 +16,7 @@ from fairserve.benchmarks.demo.progress import Progress
 from fairserve.benchmarks.demo.recorder import Recorder
 from fairserve.benchmarks.demo.server_process import ServerProcess
 from fairserve.benchmarks.demo.traffic import play
-from fairserve.benchmarks.demo.workload import PlannedRun
+from fairserve.benchmarks.demo.workload import CALLS_PER_MINUTE, LOADS, PlannedRun
 from fairserve.scheduling.metrics import summarise
 
 REQUEST_S = 30.0
@@ -50,7 +50,7 @@ async def run_system(
         timeout = aiohttp.ClientTimeout(total=REQUEST_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             management = Management(session, server.url, server.admin_key)
-            apps = await management.register()
+            apps = await management.register(LOADS, {"user_rpm": CALLS_PER_MINUTE})
             model = await management.model(next(iter(apps.values())))
             async with progress.watching(system, recorder, seconds):
                 await play(

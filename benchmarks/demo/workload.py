@@ -39,6 +39,11 @@ FLOOD_PERIOD_S = 0.5
 FLOOD_BEGINS = 0.1
 """Share of the time after which the flood begins; it lasts until the end."""
 
+CODING = AppLoad("code", "workshop", ("jo", "kai", "lea", "mia"), 0.5, 12)
+"""Agents of the second part, whose contexts exceed the caches."""
+SESSIONS = 32
+SESSIONS_WITHIN_S = 2.0
+
 CALLS_PER_MINUTE = 36
 """Operator's limit per user: a tenth over the mean of the well-behaved users."""
 
@@ -77,6 +82,16 @@ def schedule(seed: int, seconds: float) -> list[PlannedRun]:
         start_s += seconds * FLOOD_BEGINS
         runs.append(_planned(seed, FLOOD_APP, FLOOD_USER, FLOODER, start_s, number))
     return sorted(runs, key=lambda run: (run.start_s, run.run_id))
+
+
+def sessions(seed: int, part: int) -> list[PlannedRun]:
+    """Return the sessions of the second part under one system, with tasks that no other part has."""
+    runs = []
+    for n in range(SESSIONS):
+        user = CODING.users[n % len(CODING.users)]
+        start_s = n * SESSIONS_WITHIN_S / SESSIONS
+        runs.append(_planned(seed, CODING, user, WELL_BEHAVED, start_s, part * SESSIONS + n))
+    return runs
 
 
 def _chance(seed: str) -> random.Random:

@@ -71,7 +71,7 @@ def test_demo_end_to_end(tmp_path):
     demo = DemoProcess(
         folder,
         *("--json", str(out), "--systems", "rpm-9,fairserve", "--seed", "1"),
-        *("--workers", "1", "--seconds", "3", "--drain-seconds", "200"),
+        *("--workers", "1", "--seconds", "3", "--drain-seconds", "200", "--memory-seconds", "4"),
     )
     stdout, stderr = demo.process.communicate(timeout=560)
     assert demo.process.returncode == 0, stdout + stderr
@@ -80,8 +80,9 @@ def test_demo_end_to_end(tmp_path):
     assert "random weights" in stderr
     assert "TTFT p50 / p99, well-behaved" in stdout
     written = json.loads(out.read_text())
-    assert written.keys() == {"systems", "machine", "workload"}
+    assert written.keys() == {"systems", "memory", "machine", "workload"}
     assert list(written["systems"]) == ["rpm-9", "fairserve"]
+    assert all(each["begun_runs"] > 0 for each in written["memory"].values())
     for summary in written["systems"].values():
         assert set(summary["groups"]) == {"well_behaved", "flooder"}
         assert summary["groups"]["well_behaved"].keys() >= GROUP_KEYS

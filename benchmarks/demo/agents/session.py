@@ -165,9 +165,9 @@ class AgentRun:
             tasks = [group.create_task(call) for call in calls]
         return [task.result() for task in tasks]
 
-    async def work(self) -> None:
+    async def work(self, least_s: float = 0.05, most_s: float = 0.25) -> None:
         """Simulate work between two calls (a search, a tool): wait for a moment."""
-        await asyncio.sleep(self.random.uniform(0.05, 0.25))
+        await asyncio.sleep(self.random.uniform(least_s, most_s))
 
     def about(self, tokens: int) -> int:
         """Return an output length near the typical one, drawn from the program's random choices."""

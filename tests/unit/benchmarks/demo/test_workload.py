@@ -5,16 +5,23 @@ import random
 import pytest
 
 from fairserve.benchmarks.demo import documents
-from fairserve.benchmarks.demo.agents import question_answering, report_team, tree_of_thoughts
+from fairserve.benchmarks.demo.agents import (
+    coding_agent,
+    question_answering,
+    report_team,
+    tree_of_thoughts,
+)
 from fairserve.benchmarks.demo.catalogue import APPS
 from fairserve.benchmarks.demo.workload import (
     CALLS_PER_MINUTE,
+    CODING,
     FLOOD_BEGINS,
     FLOOD_USER,
     FLOODER,
     LOADS,
     WELL_BEHAVED,
     schedule,
+    sessions,
 )
 
 
@@ -57,9 +64,15 @@ def test_one_user_floods_and_the_others_are_under_the_limit_on_average():
     assert len(flood) * calls["documents"] / 9 > 5 * CALLS_PER_MINUTE
 
 
+def test_no_session_of_a_part_has_the_task_of_another():
+    runs = [run for part in range(3) for run in sessions(0, part)]
+    tasks = {documents.library().part(run.number, coding_agent.TASK_CHARS) for run in runs}
+    assert len(tasks) == len({run.run_id for run in runs}) == len(runs)
+
+
 def test_profiles_declare_the_calls_of_a_run():
-    assert set(APPS) == {load.app for load in LOADS}
-    for load in LOADS:
+    assert set(APPS) == {load.app for load in (*LOADS, CODING)}
+    for load in (*LOADS, CODING):
         assert APPS[load.app].profile["calls_per_interaction"] == load.calls_per_run
     assert len(question_answering.ASPECTS) == question_answering.ANSWERERS
     assert report_team.PROFILE["calls_per_interaction"] == report_team.WORKERS + 2
