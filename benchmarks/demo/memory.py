@@ -43,7 +43,7 @@ class MemoryFigures:
     begun_runs: int
     hit_rate: float
     begun_wait_p99_s: float
-    """Of the calls after the first of their run; what has no first token has waited until now."""
+    """Wait of the calls after the first of their run; one without a first token waited until its end."""
 
 
 async def compare_memory(

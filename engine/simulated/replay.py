@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -104,6 +105,8 @@ class Replay:
         self._calls: list[CallSample] = []
         self._runs: list[RunSample] = []
         self._open_runs: dict[str, _Run] = {}
+        self._waiting: deque[Interaction] = deque()
+        """Runs that wait until fewer are open."""
         self._announce()
 
     def _announce(self) -> None:
@@ -198,6 +201,9 @@ class Replay:
     # --- runs and calls ---------------------------------------------------------------------------
 
     def _begin_run(self, interaction: Interaction) -> None:
+        if len(self._open_runs) == self._options.open_runs:
+            self._waiting.append(interaction)
+            return
         dependents: dict[str, list[TraceCall]] = {}
         for call in interaction.calls:
             for dep in call.deps:
@@ -376,6 +382,8 @@ class Replay:
                 group=interaction.group,
             )
         )
+        if self._waiting:
+            self._begin_run(self._waiting.popleft())
 
     # --- events of the workers --------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ class ReplayOptions:
     """Scope of shared cached prefixes."""
     limits: Limits = NO_LIMITS
     """Limits of every app and its users."""
+    open_runs: int | None = None
+    """Number of runs that may be open at once, in order of arrival; None: all."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weights by user; the default is 1."""
     profiles: Mapping[str, AppProfile] = field(default_factory=dict)
@@ -52,6 +54,8 @@ class ReplayOptions:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise ValueError(f"workers is {self.workers}; allowed: 1 or more")
+        if self.open_runs is not None and self.open_runs < 1:
+            raise ValueError(f"open_runs is {self.open_runs}; allowed: 1 or more")
         if self.retries < 0:
             raise ValueError(f"retries is {self.retries}; allowed: 0 or more")
         if not self.learning_interval_s >= 0:

@@ -4,6 +4,7 @@ import pytest
 
 from fairserve.benchmarks.reproduce.composition.memory import (
     BEGUN,
+    FIXED,
     OURS,
     THROUGHPUT,
     WITHOUT,
@@ -21,7 +22,11 @@ def rows(ours, before, wait_s):
     return {
         f"{working_set:g} x KV, D=1 {name}": row(name, value)
         for working_set in (0.5, 1.0, 4.0)
-        for name, value in ((OURS, ours[working_set]), (WITHOUT, before))
+        for name, value in (
+            (OURS, ours[working_set]),
+            (WITHOUT, before),
+            (f"{FIXED}: 8", 220.0),
+        )
     }
 
 
@@ -30,7 +35,12 @@ def rows(ours, before, wait_s):
     [
         ({0.5: 100.0, 1.0: 90.0, 4.0: 210.0}, 9.0, []),
         ({0.5: 98.0, 1.0: 90.0, 4.0: 210.0}, 9.0, ["0.5 x KV, D=1: 0.99 times"]),
-        ({0.5: 100.0, 1.0: 90.0, 4.0: 190.0}, 9.0, ["4 x KV, D=1: 2 times"]),
+        (
+            {0.5: 100.0, 1.0: 90.0, 4.0: 190.0},
+            9.0,
+            ["4 x KV, D=1: 2 times", "4 x KV, D=1: 0.95 of"],
+        ),
+        ({0.5: 100.0, 1.0: 90.0, 4.0: 205.0}, 9.0, ["4 x KV, D=1: 0.95 of"]),
         ({0.5: 100.0, 1.0: 90.0, 4.0: 210.0}, 11.0, ["0.5 x", "1 x", "4 x"]),
     ],
 )

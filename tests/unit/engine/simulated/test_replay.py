@@ -67,6 +67,15 @@ def test_slow_service_delays_the_rest_of_a_run():
     assert late > alone + 10
 
 
+def test_runs_wait_for_others_to_end_in_order_of_arrival():
+    runs = [run_of(f"r{n}", call("a"), call("b", ["a"], 1.0), at_s=0.1 * n) for n in range(4)]
+    result = replay(trace(*runs), open_runs=1)
+    ends_s = [run.end_s for run in result.runs]
+    assert [run.interaction_id for run in result.runs] == ["r0", "r1", "r2", "r3"]
+    firsts = sorted(each.arrival_s for each in result.calls)[::2]
+    assert firsts == [0.0, *ends_s[:-1]]
+
+
 def chain_of_three(user="u"):
     return run_of("r", call("a"), call("b", ["a"], 1.0), call("c", ["b"], 1.0), user=user)
 
@@ -195,7 +204,13 @@ def test_a_paged_worker_holds_whole_blocks_and_not_the_last_token(prompt, output
 
 
 def test_invalid_options_are_rejected():
-    for options in ({"workers": 0}, {"retries": -1}, {"tick_s": 0.0}, {"dispatch_delay_s": -1.0}):
+    for options in (
+        {"workers": 0},
+        {"open_runs": 0},
+        {"retries": -1},
+        {"tick_s": 0.0},
+        {"dispatch_delay_s": -1.0},
+    ):
         with pytest.raises(ValueError, match=next(iter(options))):
             ReplayOptions(**options)
 

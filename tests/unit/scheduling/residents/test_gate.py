@@ -350,7 +350,7 @@ def test_a_worker_without_a_call_gives_the_place_of_who_is_idle_longest(idle_aft
 
 
 def test_a_worker_without_a_call_gives_places_though_a_run_has_room_at_a_busy_one(idle_after):
-    """Whose feed window is full."""
+    """The feed window of the busy one is full."""
     idle_after(2.0)
     world = World(system=GATED.with_options({"feed_window": 0.2}))
     for run in "AB":
@@ -367,7 +367,7 @@ def test_a_worker_without_a_call_gives_places_though_a_run_has_room_at_a_busy_on
 
 
 def test_runs_that_grew_beyond_the_cache_do_not_evict_each_other():
-    """Who began last waits instead, until there is room again; a running call is not interrupted."""
+    """The one that began last waits instead, until there is room; a running call is not interrupted."""
     world = World()
     for run in "AB":
         world.serve(run)
