@@ -158,7 +158,8 @@ class WscFeeder:
     ) -> Call | None:
         """Return the next call (lines 31-38), within the slacks.
 
-        ``held`` are restrictions with which no run may begin; its calls may continue.
+        ``held`` are restrictions with which no run may begin; its calls may continue. They are no
+        reason to charge less for the call: a run that has no room wants the worker, too.
         """
         if not self._queued:
             return None
@@ -174,7 +175,7 @@ class WscFeeder:
             )
         if call is None and oldest is not None:  # lines 36-38
             call = self._first_of_run(oldest, begin).call
-        return None if call is None else self._offer(call, lanes)
+        return None if call is None else self._offer(call, self._open_lanes(excluded))
 
     def peek_fair(self, workers: Collection[str], excluded: Collection[Restriction]) -> Call | None:
         """Return the next call if runs in progress had no precedence, except by their matches.
@@ -211,13 +212,12 @@ class WscFeeder:
         """Return the number of queued calls whose runs are not active."""
         return len(self._queued) - len(self._active_runs)
 
-    def charge_idle(self, owner: Owner, client: ClientPath, stage: int, tokens: float) -> None:
-        """Charge a client for memory that it holds, as for a prompt of as many tokens."""
-        tenant, app, user = owner
-        typical = self._charges.typical_of(self._directory.profile(app), stage)
-        weights = weights_by_level(self._directory.weights(tenant, app, user), len(client))
-        cost = self._weights.alpha * tokens / typical
-        self._counters.charge_elsewhere(client, cost, factors=tuple(1.0 / each for each in weights))
+    def charge_idle(self, owner: Owner, client: ClientPath, calls: float) -> None:
+        """Charge a client for memory that it holds, as for so many typical calls."""
+        weights = weights_by_level(self._directory.weights(*owner), len(client))
+        self._counters.charge_elsewhere(
+            client, calls, factors=tuple(1.0 / each for each in weights)
+        )
 
     def _open_lanes(self, excluded: Collection[Restriction]) -> OpenLanes | None:
         """Return the lanes without the excluded ones; None if nothing is excluded."""

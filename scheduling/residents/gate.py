@@ -26,8 +26,9 @@ interrupted; the next calls of a suspended run wait for room again. Their prompt
 again, so before ``hold_s`` they are at most ``SWAP_SHARE`` of the prompts served while runs were held.
 
 Memory costs service: while a run is held for lack of it, clients are charged for what they hold without
-a call, half of what calls of that size would cost if they followed each other without a pause. So who
-keeps places that he does not use, or reserves more than he uses, falls back in the fair order.
+a call. As much as a mean prompt costs half of what calls cost that follow each other without a pause.
+So who keeps places that he does not use, or reserves more than he uses, falls back in the fair order.
+All pay the same for a token, so an app with large calls pays for all that it holds.
 
 Bound: somebody is held by name until a run that was held begins. So of the clients with runs that wait,
 the one that is behind all others by more than a run begins one at the latest after two times ``hold_s``,
@@ -59,7 +60,7 @@ from fairserve.scheduling.residents.residents import Footprint, Resident, Reside
 RESERVED_GROWTH = 0.5
 """Part of a run's expected growth that is reserved from its beginning, if its profile is believed."""
 IDLE_PRICE = 0.5
-"""Charge for memory that is held without a call, relative to calls without a pause."""
+"""Charge for memory of a mean prompt that is held without a call, relative to calls without a pause."""
 STAYS_SHARE = 0.5
 """Part of its prompt that the worker of a call's run must hold for the call to go nowhere else."""
 IDLE_AFTER_S = 2.0
@@ -288,7 +289,7 @@ class RunGate:
     def leave(self, call: Call, now_s: float) -> None:
         """Note that a call has left its worker."""
         self.residents.leave(call, now_s)
-        self._pace.leave(call.expected_output_tokens)
+        self._pace.leave(call.prompt_tokens, call.expected_output_tokens)
 
     def _no_longer_held(self, call: Call) -> None:
         if self._held is not None and self._held.call.interaction_id == call.interaction_id:
@@ -373,13 +374,13 @@ class RunGate:
                 self._suspend(run_id, self._now_s, overran=False)
 
     def _charge_idle(self, passed_s: float) -> None:
-        """Charge all for the memory that they hold without a call."""
-        calls = IDLE_PRICE * passed_s * self._pace.calls_per_s
+        """Charge all for the memory that they hold without a call, at the same price for each token."""
+        calls = IDLE_PRICE * passed_s * self._pace.calls_per_token_s
         for run_id, each in self.residents.all():
             waits = self._feeder.waits(run_id)
             tokens = each.growth if waits else self.residents.idle_tokens(each)
             if tokens:
-                self._feeder.charge_idle(each.owner, each.client, each.stage, calls * tokens)
+                self._feeder.charge_idle(each.owner, each.client, calls * tokens)
 
     def _take_places(self, held: _Held, now_s: float) -> None:
         """Take places for a held run."""

@@ -136,6 +136,14 @@ _SCHEDULING = (
         ("tests/unit/scheduling/residents",),
     ),
     Mutation(
+        "who-passes-a-held-run-pays-nothing",
+        "scheduling",
+        "scheduling/feeders/wsc.py",
+        "return None if call is None else self._offer(call, self._open_lanes(excluded))",
+        "return None if call is None else self._offer(call, lanes)",
+        ("tests/unit/scheduling/residents",),
+    ),
+    Mutation(
         "who-grew-beyond-the-cache-evicts-others",
         "scheduling",
         "scheduling/residents/gate.py",

@@ -231,6 +231,24 @@ def held_for_long(world, prompt):
     return held
 
 
+def test_who_passes_a_held_run_owes_for_it():
+    """A run without room wants the worker, too: prompts that take little memory are no free service."""
+    world = World()
+    for run in "AB":
+        world.serve(run)
+    held = world.call("C", "third")
+    counter = world.dispatcher.first.feeder.counter
+    before = counter(("small",)) or 0.0
+    for number in range(4):
+        passing = world.small(f"S{number}")
+        assert passing in world.sent
+        world.end(passing, 300)
+        world.close(f"S{number}")
+        world.tick(0.1)
+    assert held not in world.sent
+    assert counter(("small",)) - before > 3.5
+
+
 def test_a_held_run_is_not_passed_for_longer_than_the_limit():
     """Then only by what fits beside it, and who is ahead loses places though he holds less."""
     world = World()
