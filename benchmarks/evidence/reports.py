@@ -163,10 +163,10 @@ _EVIDENCE = (
         short_cases=("composition",),
     ),
     _experiment(
-        "profiles-convergence", "profiles.convergence", 5, pictures="profiles-convergence.png"
+        "profiles-convergence", "profiles.convergence", 3, pictures="profiles-convergence.png"
     ),
-    _experiment("profiles-levers", "profiles.levers", 5, short_cases=("profiles-levers",)),
-    _experiment("profiles-cap", "profiles.levers", 5),
+    _experiment("profiles-levers", "profiles.levers", 2, short_cases=("profiles-levers",)),
+    _experiment("profiles-cap", "profiles.levers", 2),
     Evidence(
         "scheduling",
         command_line("fairserve bench scheduling", {"rounds": 9, "plot": True}),
