@@ -35,10 +35,10 @@ REQUEST_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """What the clients of one system saw until the time was over."""
+    """Figures of one system, as its clients saw them until the time was over."""
 
     tokens_per_s: float
-    """Of completed calls, prompts included."""
+    """Tokens of completed calls per second, prompts included."""
     completed_runs: int
     begun_runs: int
     hit_rate: float
