@@ -8,6 +8,7 @@ so no system finds the prefixes of another.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from fairserve.benchmarks.demo.ledger_check import ledger_problems
 from fairserve.benchmarks.demo.progress import Progress
 from fairserve.benchmarks.demo.recorder import Recorder
 from fairserve.benchmarks.demo.server_process import ServerProcess
+from fairserve.benchmarks.demo.system_run import REQUEST_S
 from fairserve.benchmarks.demo.traffic import play
 from fairserve.benchmarks.demo.workload import CODING, sessions
 from fairserve.benchmarks.text_table import aligned
@@ -30,7 +32,6 @@ SYSTEMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     OURS: (OURS, {}),
 }
 """By column: system and options."""
-REQUEST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ async def compare_memory(
             management = Management(session, server.url, server.admin_key)
             apps = await management.register([CODING], {})
             model = await management.model(apps[CODING.app])
-            outcomes = Recorder().outcomes
+            outcomes: Counter[tuple[str, str]] = Counter()
             for number, (name, (system, options)) in enumerate(SYSTEMS.items()):
                 await management.choose(system, options)
                 recorder, runs = Recorder(), sessions(seed, number)

@@ -64,7 +64,7 @@ IDLE_PRICE = 0.5
 STAYS_SHARE = 0.5
 """Part of its prompt that the worker of a call's run must hold for the call to go nowhere else."""
 IDLE_AFTER_S = 2.0
-"""Seconds for which a worker is without a call before the idle runs there lose places for a held one."""
+"""Seconds for which a worker is without a call before the idle runs there lose places for others."""
 SWAP_AFTER_S = 5.0
 """Seconds for which a run is held before others lose their places for it."""
 SWAP_FACTOR = 2.0
@@ -307,7 +307,9 @@ class RunGate:
     # --- turns ------------------------------------------------------------------------------------
 
     def tick(self, workers: WorkerSet, excluded: Collection[Restriction], now_s: float) -> None:
-        """Take places from residents for the run that is next to begin. O(residents) while one is held.
+        """Take places from residents that hold too much, and for the run that is next to begin.
+
+        O(workers), and O(residents) while a run waits to begin.
 
         ``workers`` are all that take calls, ``excluded`` the restrictions that none of them can serve.
         """
