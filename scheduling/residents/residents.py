@@ -58,8 +58,6 @@ class Resident:
     owner: Owner
     client: ClientPath
     worker_id: str
-    stage: int = 0
-    """Stage of its last call."""
     growth: int = 0
     calls: dict[str, Prefix] = field(default_factory=dict)
     """Prefixes of the calls at the worker."""
@@ -212,7 +210,7 @@ class Residents:
         """Count a call's prefix, and the growth from it on."""
         memory = self._memory[found.worker_id]
         memory.growth += footprint.growth - found.growth
-        found.growth, found.stage, found.client = footprint.growth, call.stage, call.client
+        found.growth, found.client = footprint.growth, call.client
         if call.call_id not in found.calls:
             found.calls[call.call_id] = footprint.prefix
             memory.prefixes.add(footprint.prefix)
@@ -349,7 +347,6 @@ class Residents:
                     "owner": list(each.owner),
                     "client": list(each.client),
                     "worker": each.worker_id,
-                    "stage": each.stage,
                     "growth": each.growth,
                     "calls": [[call_id, *_plain(prefix)] for call_id, prefix in each.calls.items()],
                     "last": None if each.last is None else _plain(each.last),
@@ -381,7 +378,6 @@ class Residents:
                 tuple(each["owner"]),
                 tuple(each["client"]),
                 each["worker"],
-                each["stage"],
                 each["growth"],
                 {call_id: _prefix(*prefix) for call_id, *prefix in each["calls"]},
                 None if each["last"] is None else _prefix(*each["last"]),
