@@ -127,8 +127,6 @@ class WscFeeder:
         self._ways: dict[str, LazyHeap[str]] = {}
         """Queued calls with a known path to the end of the run, longest first, by interaction."""
         self._active_runs = ActiveRuns(self._falls)
-        self._suspended_runs = ActiveRuns(self._falls)
-        """Runs that have begun and may not go on, as a gate has taken their places."""
         self._batch_only = options.in_progress == "batch"
         self._batch: dict[str, str] = {}
         """Interaction of each dispatched call; used with ``in_progress="batch"``."""
@@ -168,27 +166,17 @@ class WscFeeder:
         oldest = self._oldest(lanes)
         call = self._match(oldest, open_workers, begin, lanes)
         if self._runs_precede(call, oldest):  # lines 31-35
-            call = (
-                self._in_progress(self._active_runs, excluded, lanes)
-                or self._in_progress(self._suspended_runs, begin, lanes)
-                or call
-            )
+            call = self._in_progress(excluded, lanes) or call
         if call is None and oldest is not None:  # lines 36-38
             call = self._first_of_run(oldest, begin).call
         return None if call is None else self._offer(call, self._open_lanes(excluded))
 
     def peek_fair(self, workers: Collection[str], excluded: Collection[Restriction]) -> Call | None:
-        """Return the next call if runs in progress had no precedence, except by their matches.
-
-        Those that are suspended have it.
-        """
+        """Return the next call if runs in progress had no precedence, except by their matches."""
         lanes = self._open_lanes(excluded)
         oldest = self._oldest(lanes)
         if oldest is None:
             return None
-        suspended = self._in_progress(self._suspended_runs, excluded, lanes)
-        if suspended is not None:
-            return suspended
         match = self._match(oldest, workers, excluded, lanes)
         return match or self._first_of_run(oldest, excluded).call
 
@@ -253,10 +241,10 @@ class WscFeeder:
         return self.options.interaction_priority
 
     def _in_progress(
-        self, runs: ActiveRuns, excluded: Collection[Restriction], lanes: OpenLanes | None
+        self, excluded: Collection[Restriction], lanes: OpenLanes | None
     ) -> Call | None:
-        """Return the next call of these runs within the slack (lines 31-35)."""
-        call_id = runs.first(partial(self._reach_of_run, lanes), excluded)
+        """Return the next call of active runs within the slack (lines 31-35)."""
+        call_id = self._active_runs.first(partial(self._reach_of_run, lanes), excluded)
         if call_id is None:
             return None
         return self._first_of_run(self._queued[call_id], excluded).call
@@ -478,9 +466,8 @@ class WscFeeder:
         if self._critical_path and call.remaining_tokens > 0:
             ways = self._ways.setdefault(call.interaction_id, LazyHeap())
             ways.set(call.call_id, (-call.remaining_tokens, entry.seq))
-        for runs in (self._active_runs, self._suspended_runs):
-            if call.interaction_id in runs:
-                runs.add(node, call, entry.seq)
+        if call.interaction_id in self._active_runs:
+            self._active_runs.add(node, call, entry.seq)
         if self.options.locality_slack:
             keys = self._locality.keys(call.call_id)
             self._index.add(call.call_id, keys, node, entry.seq, call.restriction)
@@ -501,7 +488,6 @@ class WscFeeder:
         _discard_from(self._runs, call.interaction_id, call_id)
         _discard_from(self._ways, call.interaction_id, call_id)
         self._active_runs.discard(call_id)
-        self._suspended_runs.discard(call_id)
         return self._first(node).seq if node.queue else None
 
     def _first(self, node: Node) -> _Queued:
@@ -530,31 +516,20 @@ class WscFeeder:
 
     def interaction_ended(self, interaction_id: str) -> None:
         """End the priority of an interaction's calls."""
-        for runs in (self._active_runs, self._suspended_runs):
-            runs.end(interaction_id)
-            for call_id in self._runs.get(interaction_id, ()):
-                runs.discard(call_id)
+        self._active_runs.end(interaction_id)
+        for call_id in self._runs.get(interaction_id, ()):
+            self._active_runs.discard(call_id)
 
     def suspend(self, interaction_id: str) -> None:
-        """End the priority of a run's calls, here and at the other models, until its next dispatch.
-
-        Here they still precede runs that have not begun.
-        """
+        """End the priority of a run's calls, here and at the other models, until its next dispatch."""
         for feeder in (self, *self._others):
             feeder.interaction_ended(interaction_id)
-        self._begin(self._suspended_runs, interaction_id)
 
     def _prefer(self, interaction_id: str) -> None:
-        if interaction_id in self._suspended_runs:
-            self.interaction_ended(interaction_id)
-        self._begin(self._active_runs, interaction_id)
-
-    def _begin(self, runs: ActiveRuns, interaction_id: str) -> None:
-        """Add a run with its queued calls to some runs."""
-        if runs.begin(interaction_id):
+        if self._active_runs.begin(interaction_id):
             for call_id in self._runs.get(interaction_id, ()):
                 entry = self._queued[call_id]
-                runs.add(entry.node, entry.call, entry.seq)
+                self._active_runs.add(entry.node, entry.call, entry.seq)
 
     def _leave_batch(self, call_id: str) -> None:
         """With ``batch``, end the priority of a run without a dispatched call. O(dispatched)."""
@@ -610,7 +585,6 @@ class WscFeeder:
             ],
             "dispatched": self._charges.snapshot(),
             "under_way": self._active_runs.interactions,
-            "suspended": self._suspended_runs.interactions,
             "batch": dict(self._batch),
             "weight_cap": self._cap.snapshot(),
         }
@@ -625,7 +599,6 @@ class WscFeeder:
         self._ways = {}
         self._index.clear()
         self._active_runs.restore(state["under_way"], self._falls)
-        self._suspended_runs.restore(state.get("suspended", ()), self._falls)
         self._charges.restore(state["dispatched"])
         self._batch = dict(state["batch"])
         self._cap.restore(state.get("weight_cap", {}))

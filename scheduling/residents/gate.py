@@ -49,7 +49,7 @@ from typing import Any
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call, ClientPath, Restriction, size_class
 from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.fairness.level_weights import Owner, weights_by_level
+from fairserve.scheduling.fairness.level_weights import weights_by_level
 from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.workers import WorkerSet
@@ -65,12 +65,8 @@ STAYS_SHARE = 0.5
 """Part of its prompt that the worker of a call's run must hold for the call to go nowhere else."""
 IDLE_AFTER_S = 2.0
 """Seconds for which a worker is without a call before the idle runs there lose places for others."""
-SWAP_AFTER_S = 5.0
-"""Seconds for which a run is held before others lose their places for it."""
-SWAP_FACTOR = 2.0
-"""Times the memory that its client would hold, which others must hold then."""
-SWAP_SHARE = 0.05
-"""Part of the prompts served while a run is held that suspended runs may have to compute again."""
+LEAD_CALLS = 200.0
+"""Typical calls, for each worker, by which a client must be ahead of another to lose a place to it."""
 _SMALL = 1 / 32
 """Part of the largest worker below which runs have no class of size."""
 _LARGE_OUTPUT = 1 / 12
@@ -78,8 +74,6 @@ _LARGE_OUTPUT = 1 / 12
 :data:`RESERVED_GROWTH` is, since calls are at different stages."""
 _CLASSES = 2
 """Classes of size for each doubling."""
-_AHEAD = 1.0
-"""Typical calls by which a client must be ahead of another at least to lose a place to it."""
 
 
 Candidates = Callable[[WorkerSet, Restriction], WorkerSet]
@@ -128,8 +122,6 @@ class RunGate:
         self._held: _Held | None = None
         """The run that was next in the order when it was first held."""
         self._pace = Pace()
-        self._credit = 0.0
-        """Tokens of suspended runs that may be computed again, from the work since runs are held."""
         self.full = False
         """True if no worker had room for it at the last tick; read-only."""
 
@@ -275,10 +267,6 @@ class RunGate:
 
     def dispatch(self, call: Call, worker_id: str) -> None:
         """Note a call's worker."""
-        if self.full:
-            self._credit += SWAP_SHARE * call.prompt_tokens
-        else:
-            self._credit = 0.0
         self._no_longer_held(call)
         held, footprint, ends_s = self._held, self._footprint(call), self._ends_s(call)
         if held is not None and held.worker_id == worker_id and not held.is_after(ends_s):
@@ -328,12 +316,11 @@ class RunGate:
             if self._room(held.call, workers):
                 break
             if not self._feeder.waits(run_id):
-                self._suspend(run_id, now_s, overran=True)
+                self._suspend(run_id, overran=True)
         self.full = not self._room(held.call, workers)
         if self.full:
             self._charge_idle(passed_s)
-        if now_s - held.since_s >= SWAP_AFTER_S:
-            self._take_places(held, now_s)
+        self._take_places(held, workers)
         self._expect_room(held)
 
     def _use_idle_worker(self, call: Call, workers: WorkerSet) -> None:
@@ -356,7 +343,7 @@ class RunGate:
             if self.residents.fits(worker_id, footprint) or self._feeder.waits(run_id):
                 return
             self.residents.shorten(each.app)
-            self._suspend(run_id, self._now_s, overran=False)
+            self._suspend(run_id, overran=False)
 
     def _shrink(self, workers: WorkerSet) -> None:
         """Take places while runs hold more than their worker's cache, and would evict each other.
@@ -373,7 +360,7 @@ class RunGate:
                     ([*self._shares(each, memory), number], run_id)
                     for number, (run_id, each) in enumerate(there)
                 )
-                self._suspend(run_id, self._now_s, overran=False)
+                self._suspend(run_id, overran=False)
 
     def _charge_idle(self, passed_s: float) -> None:
         """Charge all for the memory that they hold without a call, at the same price for each token."""
@@ -384,51 +371,36 @@ class RunGate:
             if tokens:
                 self._feeder.charge_idle(each.owner, each.client, calls * tokens)
 
-    def _take_places(self, held: _Held, now_s: float) -> None:
+    def _take_places(self, held: _Held, workers: WorkerSet) -> None:
         """Take places for a held run."""
-        footprint = self._footprint(held.call)
-        needed = self.residents.missing_tokens(held.worker_id, footprint)
-        chosen, cost = [], 0
-        periods = (now_s - held.since_s) / self._hold_s
-        factor = max(0.0, SWAP_FACTOR - periods)
-        for _, run_id, each in self._debtors(held.call, held.worker_id, footprint.growth, factor):
+        needed = self.residents.missing_tokens(held.worker_id, self._footprint(held.call))
+        chosen = []
+        for _, run_id, each in self._debtors(held.call, held.worker_id, LEAD_CALLS * len(workers)):
             if needed <= 0:
                 break
-            held_tokens = self.residents.tokens_of(each)
-            needed -= held_tokens + each.growth
-            cost += held_tokens
+            needed -= self.residents.tokens_of(each) + each.growth
             chosen.append(run_id)
-        if needed > 0 or (periods < 1.0 and cost > self._credit):
-            return
-        self._credit = max(0.0, self._credit - cost)
-        for run_id in chosen:
-            self._suspend(run_id, now_s, overran=False)
+        if needed <= 0:
+            for run_id in chosen:
+                self._suspend(run_id, overran=False)
 
     def _debtors(
-        self, call: Call, worker_id: str, growth: int, factor: float
+        self, call: Call, worker_id: str, lead: float
     ) -> list[tuple[float, str, Resident]]:
         """Return the residents at a worker that owe their place to a call's run, the farthest first.
 
         Where their paths part, their client is ahead of the call's by more calls than its run is
-        expected to make, and holds more than ``factor`` times the memory, for its weight, that the
-        call's would with this run.
+        expected to make, and by more than ``lead`` unless the resident is longer than usual.
         """
-        there = self.residents.at(worker_id)
-        memory = self._memory_by_client(there)
-        own_tokens = call.prompt_tokens + self._output(call) + growth
-        least = max(_AHEAD, call.remaining_calls)
         found = []
-        for run_id, each in there:
+        for run_id, each in self.residents.at(worker_id):
             length = _parting(each.client, call.client)
-            if not length:
-                continue
-            theirs, own = each.client[:length], call.client[:length]
-            lead = self._feeder.counter(theirs) - self._feeder.counter(own)
-            weight = self._weight(each.owner, len(each.client), length)
-            own_weight = self._weight((call.tenant, call.app, call.user), len(call.client), length)
-            own_share = (memory[own] + own_tokens) / own_weight
-            if lead > least and memory[theirs] / weight > factor * own_share:
-                found.append((lead, run_id, each))
+            ahead = self._feeder.counter(each.client[:length]) - self._feeder.counter(
+                call.client[:length]
+            )
+            least = 0.0 if each.longer_than_usual else lead
+            if length and ahead > max(least, call.remaining_calls):
+                found.append((ahead, run_id, each))
         return sorted(found, key=lambda each: each[:2], reverse=True)
 
     def _memory_by_client(self, there: Collection[tuple[str, Resident]]) -> Counter[ClientPath]:
@@ -446,13 +418,9 @@ class RunGate:
         weights = weights_by_level(self._directory.weights(*found.owner), levels)
         return [memory[found.client[:n]] / weight for n, weight in enumerate(weights, 1)]
 
-    def _weight(self, owner: Owner, levels: int, length: int) -> float:
-        """Return an owner's weight at the level at which a path has this length."""
-        return weights_by_level(self._directory.weights(*owner), levels)[length - 1]
-
-    def _suspend(self, run_id: str, now_s: float, *, overran: bool) -> None:
-        """Take a run's place; its next calls wait in the fair order."""
-        self.residents.suspend(run_id, now_s, overran=overran)
+    def _suspend(self, run_id: str, *, overran: bool) -> None:
+        """Take a run's place; it has to begin again."""
+        self.residents.suspend(run_id, self._now_s, overran=overran)
         self._feeder.suspend(run_id)
 
     # --- state ------------------------------------------------------------------------------------
@@ -464,7 +432,6 @@ class RunGate:
             "residents": self.residents.snapshot(now_s),
             "pace": self._pace.snapshot(now_s),
             "full": self.full,
-            "credit": self._credit,
             "held": None
             if held is None
             else [
@@ -481,7 +448,7 @@ class RunGate:
         """Replace the state by an earlier snapshot; ``calls`` are the pool's, by id."""
         self.residents.restore(state["residents"], now_s)
         self._pace.restore(state["pace"], now_s)
-        self.full, self._credit = state["full"], state["credit"]
+        self.full = state["full"]
         self._now_s, self._held = time_of(state["now"], now_s), None
         if state["held"] is not None:
             call_id, age, worker_id, room, spare_tokens = state["held"]

@@ -59,6 +59,7 @@ class Resident:
     client: ClientPath
     worker_id: str
     growth: int = 0
+    longer_than_usual: bool = False
     calls: dict[str, Prefix] = field(default_factory=dict)
     """Prefixes of the calls at the worker."""
     last: Prefix | None = None
@@ -211,6 +212,7 @@ class Residents:
         memory = self._memory[found.worker_id]
         memory.growth += footprint.growth - found.growth
         found.growth, found.client = footprint.growth, call.client
+        found.longer_than_usual = call.stage > 1 and not call.run_depth
         if call.call_id not in found.calls:
             found.calls[call.call_id] = footprint.prefix
             memory.prefixes.add(footprint.prefix)
@@ -348,6 +350,7 @@ class Residents:
                     "client": list(each.client),
                     "worker": each.worker_id,
                     "growth": each.growth,
+                    "longer": each.longer_than_usual,
                     "calls": [[call_id, *_plain(prefix)] for call_id, prefix in each.calls.items()],
                     "last": None if each.last is None else _plain(each.last),
                     "ends": age_of(each.ends_s, now_s),
@@ -379,6 +382,7 @@ class Residents:
                 tuple(each["client"]),
                 each["worker"],
                 each["growth"],
+                each["longer"],
                 {call_id: _prefix(*prefix) for call_id, *prefix in each["calls"]},
                 None if each["last"] is None else _prefix(*each["last"]),
                 time_of(each["ends"], now_s),
