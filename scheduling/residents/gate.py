@@ -57,8 +57,6 @@ from fairserve.scheduling.residents.held_prefixes import prefix_of
 from fairserve.scheduling.residents.pace import Pace
 from fairserve.scheduling.residents.residents import Footprint, Resident, Residents
 
-RESERVED_GROWTH = 0.5
-"""Part of a run's expected growth that is reserved from its beginning, if its profile is believed."""
 IDLE_PRICE = 0.5
 """Charge for memory of a mean prompt that is held without a call, relative to calls without a pause."""
 STAYS_SHARE = 0.5
@@ -70,8 +68,9 @@ LEAD_CALLS = 200.0
 _SMALL = 1 / 32
 """Part of the largest worker below which runs have no class of size."""
 _LARGE_OUTPUT = 1 / 12
-"""Part of the largest worker from which an output is reserved in full. Of smaller ones the part
-:data:`RESERVED_GROWTH` is, since calls are at different stages."""
+"""Part of the largest worker from which an output is reserved in full."""
+_OUTPUT_PART = 0.5
+"""Part of smaller outputs that is reserved, since calls are at different stages."""
 _CLASSES = 2
 """Classes of size for each doubling."""
 
@@ -210,35 +209,33 @@ class RunGate:
         """
         late = self._now_s - held.since_s >= self._hold_s
         held.room_s = None
-        missing = self.residents.missing_tokens(held.worker_id, self._footprint(held.call))
+        footprint = self._footprint(held.call)
+        missing = self.residents.missing_tokens(held.worker_id, footprint)
         if missing > 0:
-            there = self.residents.at(held.worker_id)
+            there = [each for _, each in self.residents.at(held.worker_id)]
             if not late:
-                there.sort(key=lambda each: each[1].ends_s)
-            for _, each in there:
-                missing -= self.residents.tokens_of(each) + each.growth
-                if missing <= 0:
-                    held.room_s = None if late else each.ends_s
-                    break
+                there.sort(key=lambda each: each.ends_s)
+            leave, missing = self.residents.missing_without(held.worker_id, footprint, there)
+            held.room_s = None if late or missing > 0 else there[leave - 1].ends_s
         held.spare_tokens = max(0.0, -missing)
 
     def _footprint(self, call: Call) -> Footprint:
         keys, block_tokens = self._locality.keys(call.call_id), self._locality.block_tokens
         prefix = prefix_of(keys, block_tokens, call.prompt_tokens + self._output(call))
-        return Footprint(prefix, self._growth(call), keeps=call.remaining_calls > 1.0)
+        return Footprint(prefix, self._growth(call), max(0.0, call.remaining_calls - 1.0))
 
     def _output(self, call: Call) -> int:
         """Return the tokens to reserve for a call's output."""
         small = call.expected_output_tokens < _LARGE_OUTPUT * self.residents.largest_tokens
-        return int(call.expected_output_tokens * (RESERVED_GROWTH if small else 1.0))
+        return int(call.expected_output_tokens * (_OUTPUT_PART if small else 1.0))
 
     def _growth(self, call: Call) -> int:
-        """Return the tokens to reserve for later calls of a call's run."""
+        """Return by how much a call's run is expected to grow until its last call, in tokens."""
         last = call.stage + round(call.remaining_calls) - 1
         profile = self._directory.profile(call.app)
         expected = profile.believed(last, profile.stage(last).total_tokens)
         more = expected - call.prompt_tokens - call.expected_output_tokens
-        return int(RESERVED_GROWTH * max(0.0, more))
+        return max(0, int(more))
 
     # --- calls and runs ---------------------------------------------------------------------------
 
@@ -367,21 +364,18 @@ class RunGate:
         calls = IDLE_PRICE * passed_s * self._pace.calls_per_token_s
         for run_id, each in self.residents.all():
             waits = self._feeder.waits(run_id)
-            tokens = each.growth if waits else self.residents.idle_tokens(each)
+            tokens = each.mean_growth if waits else self.residents.idle_tokens(each)
             if tokens:
                 self._feeder.charge_idle(each.owner, each.client, calls * tokens)
 
     def _take_places(self, held: _Held, workers: WorkerSet) -> None:
         """Take places for a held run."""
-        needed = self.residents.missing_tokens(held.worker_id, self._footprint(held.call))
-        chosen = []
-        for _, run_id, each in self._debtors(held.call, held.worker_id, LEAD_CALLS * len(workers)):
-            if needed <= 0:
-                break
-            needed -= self.residents.tokens_of(each) + each.growth
-            chosen.append(run_id)
-        if needed <= 0:
-            for run_id in chosen:
+        debtors = self._debtors(held.call, held.worker_id, LEAD_CALLS * len(workers))
+        number, missing = self.residents.missing_without(
+            held.worker_id, self._footprint(held.call), [each for _, _, each in debtors]
+        )
+        if missing <= 0:
+            for _, run_id, _ in debtors[:number]:
                 self._suspend(run_id, overran=False)
 
     def _debtors(
@@ -407,7 +401,7 @@ class RunGate:
         """Return the tokens that residents hold, by path of their clients at each level."""
         memory: Counter[ClientPath] = Counter()
         for _, each in there:
-            tokens = self.residents.tokens_of(each) + each.growth
+            tokens = self.residents.tokens_of(each) + each.mean_growth
             for length in range(1, len(each.client) + 1):
                 memory[each.client[:length]] += tokens
         return memory

@@ -4,10 +4,10 @@ A run keeps its prefix in the KV cache of a worker between its calls. While the 
 in progress do not fit into the caches, each call evicts the prefix of another run's next call, and
 every prompt is computed anew. So a run becomes a resident with its first call, and only where its
 footprint fits: the prompts of its calls at the worker, or of its last call, with their expected outputs,
-and a part of its expected growth, since at any time residents are at different stages. What the
-prompts at a worker share counts once. The footprints at a worker stay below a share of its capacity;
-the rest is for the prefixes of runs that have ended, which a worker evicts in the order of their last
-use.
+and its expected growth until it ends (:mod:`fairserve.scheduling.residents.forecast`). What the prompts
+at a worker share counts once. What all residents of a worker are expected to need together stays below a
+share of its capacity; the rest is for the prefixes of runs that have ended, which a worker evicts in the
+order of their last use.
 
 A resident without a call keeps its place for a lease: twice the longest recent pause between two
 calls of its app's runs, at most ``LONGEST_LEASE_S``, and less if its run is expected to have ended.
@@ -21,13 +21,15 @@ O(residents).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call, ClientPath
 from fairserve.scheduling.fairness.level_weights import Owner
+from fairserve.scheduling.residents.forecast import Forecast
 from fairserve.scheduling.residents.held_prefixes import HeldPrefixes, Prefix
 
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 60.0
@@ -46,9 +48,9 @@ class Footprint(NamedTuple):
     prefix: Prefix
     """The call's prompt, and what is reserved for its output."""
     growth: int
-    """Tokens to reserve for later calls of the run."""
-    keeps: bool
-    """True if a further call is expected of the run."""
+    """Tokens by which it is expected to grow until the run's last call."""
+    further_calls: float
+    """Calls that are expected of the run after this one."""
 
 
 @dataclass(slots=True)
@@ -59,6 +61,7 @@ class Resident:
     client: ClientPath
     worker_id: str
     growth: int = 0
+    further_calls: float = 0.0
     longer_than_usual: bool = False
     calls: dict[str, Prefix] = field(default_factory=dict)
     """Prefixes of the calls at the worker."""
@@ -75,6 +78,11 @@ class Resident:
     def prefixes(self) -> list[Prefix]:
         """Return what the run holds."""
         return list(self.calls.values()) if self.last is None else [self.last]
+
+    @property
+    def mean_growth(self) -> int:
+        """Return by how much it is larger in the mean until its end."""
+        return self.growth // 2
 
     @property
     def app(self) -> str:
@@ -99,13 +107,31 @@ class _Memory:
 
     capacity_tokens: int
     prefixes: HeldPrefixes
-    growth: int = 0
-    """Sum over the residents."""
+    forecast: Forecast = field(default_factory=Forecast)
     residents: int = 0
 
     @property
     def tokens(self) -> int:
-        return self.prefixes.tokens + self.growth
+        return math.ceil(self.forecast.most(self.prefixes.tokens))
+
+    def count(self, found: Resident) -> None:
+        """Count a resident in the forecast."""
+        tokens = sum(map(self.prefixes.whole, found.prefixes))
+        self.forecast.add(tokens, found.growth, found.further_calls)
+
+    def discount(self, found: Resident) -> None:
+        """Remove a resident from the forecast, before it changes."""
+        tokens = sum(map(self.prefixes.whole, found.prefixes))
+        self.forecast.remove(tokens, found.growth, found.further_calls)
+
+    def tokens_with(self, footprint: Footprint) -> float:
+        """Return what ``tokens`` would be with another run."""
+        prefix, growth, further_calls = footprint
+        whole = self.prefixes.whole(prefix)
+        self.forecast.add(whole, growth, further_calls)
+        tokens = self.forecast.most(self.prefixes.tokens + self.prefixes.would_add(prefix))
+        self.forecast.remove(whole, growth, further_calls)
+        return tokens
 
 
 class Residents:
@@ -139,15 +165,15 @@ class Residents:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of all footprints. O(workers)."""
+        """Return what all residents are expected to need at most, in tokens. O(workers)."""
         return sum(each.tokens for each in self._memory.values())
 
     def held_tokens(self, worker_id: str) -> int:
-        """Return the tokens of all footprints at a worker."""
+        """Return what the residents of a worker are expected to need together at most, in tokens."""
         return self._memory[worker_id].tokens
 
     def excess_tokens(self, worker_id: str) -> int:
-        """Return by how much the runs at a worker hold more than its cache, without their growth."""
+        """Return by how much the runs at a worker hold more than its cache now."""
         memory = self._memory[worker_id]
         return memory.prefixes.tokens - memory.capacity_tokens
 
@@ -162,13 +188,29 @@ class Residents:
         as no further call is expected of it, may use all of the cache.
         """
         memory = self._memory[worker_id]
-        share = self._share if footprint.keeps else 1.0
-        added_tokens = self.added_tokens(worker_id, footprint)
-        return min(memory.tokens, memory.tokens + added_tokens - share * memory.capacity_tokens)
+        share = self._share if footprint.further_calls else 1.0
+        return min(memory.tokens, memory.tokens_with(footprint) - share * memory.capacity_tokens)
 
-    def added_tokens(self, worker_id: str, footprint: Footprint) -> int:
-        """Return by how much a footprint would increase the tokens held at a worker."""
-        return self._memory[worker_id].prefixes.would_add(footprint.prefix) + footprint.growth
+    def added_tokens(self, worker_id: str, footprint: Footprint) -> float:
+        """Return by how much a footprint would increase the tokens needed at a worker."""
+        memory = self._memory[worker_id]
+        return memory.tokens_with(footprint) - memory.tokens
+
+    def missing_without(
+        self, worker_id: str, footprint: Footprint, order: Sequence[Resident]
+    ) -> tuple[int, float]:
+        """Return how many of these residents must leave a worker before a footprint fits, in this order.
+
+        And what is missing then; more than 0 if it does not fit without all of them either.
+        """
+        missing, number = self.missing_tokens(worker_id, footprint), 0
+        while missing > 0 and number < len(order):
+            self._leave_worker(order[number])
+            number += 1
+            missing = self.missing_tokens(worker_id, footprint)
+        for each in order[:number]:
+            self._enter_worker(each)
+        return number, missing
 
     def tokens_of(self, found: Resident) -> int:
         """Return the tokens of a resident's prompts; what they share counts once."""
@@ -210,8 +252,9 @@ class Residents:
     def _hold(self, found: Resident, call: Call, footprint: Footprint) -> None:
         """Count a call's prefix, and the growth from it on."""
         memory = self._memory[found.worker_id]
-        memory.growth += footprint.growth - found.growth
-        found.growth, found.client = footprint.growth, call.client
+        memory.discount(found)
+        found.client = call.client
+        found.growth, found.further_calls = footprint.growth, footprint.further_calls
         found.longer_than_usual = call.stage > 1 and not call.run_depth
         if call.call_id not in found.calls:
             found.calls[call.call_id] = footprint.prefix
@@ -219,6 +262,7 @@ class Residents:
         if found.last is not None:
             memory.prefixes.remove(found.last)
             found.last = None
+        memory.count(found)
 
     def dispatch(self, call: Call, worker_id: str, footprint: Footprint, ends_s: float) -> None:
         """Note a call's worker. Its run becomes a resident there, or moves there.
@@ -230,7 +274,7 @@ class Residents:
         if found is None:
             owner = call.tenant, call.app, call.user
             found = self._runs[call.interaction_id] = Resident(owner, call.client, worker_id)
-            self._memory[worker_id].residents += 1
+            self._enter_worker(found)
         elif found.worker_id != worker_id:
             self._leave_worker(found)
             found.worker_id = worker_id
@@ -241,17 +285,20 @@ class Residents:
     def leave(self, call: Call, now_s: float) -> None:
         """Note that a call has left its worker."""
         found = self._runs.get(call.interaction_id)
-        prefix = None if found is None else found.calls.pop(call.call_id, None)
-        if found is None or prefix is None:
+        if found is None or call.call_id not in found.calls:
             if call.interaction_id in self._suspended:
                 self._suspended[call.interaction_id].since_s = now_s
             return
         found.idle_since_s = now_s
         found.continues = min(1.0, call.remaining_calls - 1.0)
+        memory = self._memory[found.worker_id]
+        memory.discount(found)
+        prefix = found.calls.pop(call.call_id)
         if found.calls:
-            self._memory[found.worker_id].prefixes.remove(prefix)
+            memory.prefixes.remove(prefix)
         else:
             found.last = prefix
+        memory.count(found)
 
     def end(self, run_id: str) -> None:
         """Forget a run."""
@@ -282,21 +329,21 @@ class Residents:
     def _enter_worker(self, found: Resident) -> None:
         memory = self._memory[found.worker_id]
         memory.residents += 1
-        memory.growth += found.growth
+        memory.count(found)
         for prefix in found.prefixes:
             memory.prefixes.add(prefix)
 
     def _leave_worker(self, found: Resident) -> None:
         memory = self._memory[found.worker_id]
         memory.residents -= 1
-        memory.growth -= found.growth
+        memory.discount(found)
         for prefix in found.prefixes:
             memory.prefixes.remove(prefix)
 
     def idle_tokens(self, found: Resident) -> int:
         """Return what a resident holds besides the prompts of its calls at the worker."""
         prefixes = self._memory[found.worker_id].prefixes
-        return found.growth + (0 if found.last is None else prefixes.whole(found.last))
+        return found.mean_growth + (0 if found.last is None else prefixes.whole(found.last))
 
     def at(self, worker_id: str) -> list[tuple[str, Resident]]:
         """Return the residents of a worker, with their runs' ids."""
@@ -350,6 +397,7 @@ class Residents:
                     "client": list(each.client),
                     "worker": each.worker_id,
                     "growth": each.growth,
+                    "further": each.further_calls,
                     "longer": each.longer_than_usual,
                     "calls": [[call_id, *_plain(prefix)] for call_id, prefix in each.calls.items()],
                     "last": None if each.last is None else _plain(each.last),
@@ -382,6 +430,7 @@ class Residents:
                 tuple(each["client"]),
                 each["worker"],
                 each["growth"],
+                each["further"],
                 each["longer"],
                 {call_id: _prefix(*prefix) for call_id, *prefix in each["calls"]},
                 None if each["last"] is None else _prefix(*each["last"]),
