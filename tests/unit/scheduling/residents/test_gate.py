@@ -10,7 +10,6 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.residents import gate
-from fairserve.scheduling.residents.gate import SWAP_AFTER_S, SWAP_SHARE
 from fairserve.scheduling.residents.residents import LONGEST_LEASE_S, SHORTEST_LEASE_S
 from fairserve.throttling.base import Limits
 
@@ -105,7 +104,7 @@ def test_a_profile_that_no_call_confirmed_reserves_little():
     world = World()
     world.take(ev.AppChanged("small", declared, Limits()))
     world.small("S")
-    assert world.dispatcher.first.gate.residents.held_tokens("w0") == 300 + 50 + 300
+    assert world.dispatcher.first.gate.residents.held_tokens("w0") == 300 + 50 + 600
 
 
 def test_memory_without_a_call_costs_service():
@@ -250,7 +249,7 @@ def test_who_passes_a_held_run_owes_for_it():
 
 
 def test_a_held_run_is_not_passed_for_longer_than_the_limit():
-    """Then only by what fits beside it, and who is ahead loses places though he holds less."""
+    """Then only by what fits beside it."""
     world = World()
     world.take(ev.AppChanged("long", replace(CALL, calls_per_interaction=20), Limits()))
     world.take(ev.AppChanged("one", replace(CALL, calls_per_interaction=1), Limits()))
@@ -260,8 +259,7 @@ def test_a_held_run_is_not_passed_for_longer_than_the_limit():
     world.tick(1.0)
     for run in "ABAB":
         world.serve(run, tenant="ahead", app="long")
-    for run in "AB":
-        world.call(run, tenant="ahead", app="long")
+    running = [world.call(run, tenant="ahead", app="long") for run in "AB"]
     world.tick(HOLD_S - 1.5)
     once = world.call("S", "other", 300, app="one")
     assert once in world.sent
@@ -271,24 +269,50 @@ def test_a_held_run_is_not_passed_for_longer_than_the_limit():
     assert world.call("T", "other", 700, app="one") not in world.sent
     assert world.small("U") in world.sent
     world.close("U")
-    world.tick(5.0)
-    assert large not in world.sent, "they hold less than its client would"
-    world.tick(HOLD_S / 10)
+    for run, call_id in zip("AB", running, strict=True):
+        world.end(call_id)
+        world.close(run)
     assert large in world.sent
 
 
-def test_who_holds_more_memory_gives_up_places_sooner():
-    """Prompts of suspended runs are a bounded part of what is served."""
+LONG = replace(CALL, calls_per_interaction=20)
+
+
+def test_a_place_is_kept_until_its_client_is_ahead_by_the_allowed_calls(monkeypatch):
+    """Between two calls: the running one ends in peace, the next one waits in the fair order."""
+    monkeypatch.setattr(gate, "LEAD_CALLS", 8.0)
     world = World()
-    held = held_for_long(world, 1900)
-    world.tick(SWAP_AFTER_S)
-    served = 2 * 2000
-    while SWAP_SHARE * served < 2050:
-        assert held not in world.sent
-        world.serve("A", tenant="ahead")
-        served += 2000
+    world.take(ev.AppChanged("long", LONG, Limits()))
+    for run in "AB":
+        world.serve(run, tenant="ahead", app="long")
+    held = world.call("C", tenant="behind")
+    counter = world.dispatcher.first.feeder.counter
+    while held not in world.sent:
+        lead = counter(("ahead",)) - counter(("behind",))
+        assert lead <= 8.0
+        running = [world.call(run, tenant="ahead", app="long") for run in "AB"]
         world.tick(0.1)
-    assert held in world.sent
+        for call_id in running:
+            world.end(call_id)
+    assert lead > 6.0
+    after = [world.call(run, tenant="ahead", app="long") in world.sent for run in "AB"]
+    assert sorted(after) == [False, True]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_allowed_calls_are_those_of_each_worker(monkeypatch, workers):
+    monkeypatch.setattr(gate, "LEAD_CALLS", 8.0)
+    world = World(workers)
+    world.take(ev.AppChanged("long", LONG, Limits()))
+    runs = "AB" * workers if workers == 1 else "ABCD"
+    for run in runs:
+        world.serve(run, tenant="ahead", app="long")
+    held, served = world.call("Z", tenant="behind"), 0
+    while held not in world.sent:
+        world.serve("A", tenant="ahead", app="long")
+        served += 1
+        world.tick(0.1)
+    assert 7 * workers - 2 * workers < served <= 8 * workers + 1
 
 
 def test_nobody_begins_at_a_worker_that_is_reserved():
@@ -480,44 +504,34 @@ def test_leases_are_kept_while_nobody_is_held():
     assert len(world.dispatcher.first.gate.residents) == 2
 
 
-def test_who_is_ahead_loses_a_place_to_who_is_held_for_long():
-    """Between two calls: the running one ends in peace, the next one waits in the fair order."""
+def test_a_run_longer_than_usual_loses_its_place_to_anybody_who_is_behind_by_a_run():
+    """It has no end that one could wait for."""
     world = World()
     for run in "AB":
         world.serve(run, tenant="ahead")
-    held = world.call("C", tenant="behind")
-    world.tick(1.0)
-    for run in "AB":
-        world.serve(run, tenant="ahead")
-    running = [world.call(run, tenant="ahead") for run in "AB"]
-    world.tick(HOLD_S - 1.5)
-    assert held not in world.sent
-    world.tick(0.5)
-    assert held in world.sent
-    for call_id in running:
-        world.end(call_id)
-    world.take(ev.AppChanged("app", replace(CALL, calls_per_interaction=9), Limits()))
-    after = [world.call(run, tenant="ahead") in world.sent for run in "AB"]
-    assert sorted(after) == [False, True]
+    held, calls = world.call("C", tenant="behind"), 1
+    while held not in world.sent:
+        world.serve("A", tenant="ahead")
+        world.tick(0.1)
+        calls += 1
+    assert "B" in world.dispatcher.first.gate.residents
+    assert calls == 2 * CALL.calls_per_interaction + 1
 
 
-def test_a_run_that_lost_its_place_precedes_those_of_its_tenant_that_have_not_begun():
+def test_a_run_that_lost_its_place_begins_in_the_fair_order():
     world = World(system=GATED.with_options({"feeder.locality_slack": 0.0}))
     held = held_for_long(world, 1900)
     while held not in world.sent:
         world.serve("A", tenant="ahead")
         world.tick(0.1)
-    (lost,) = {"A", "B"} - dict(world.dispatcher.first.gate.residents.all()).keys()
-    world.take(ev.AppChanged("app", replace(CALL, calls_per_interaction=90), Limits()))
-    world.call("A", tenant="ahead")
+    again = world.call("A", tenant="ahead")
     new = world.call("N", tenant="ahead", user="new")
-    again = world.call(lost, tenant="ahead")
     world.tick(0.1)
     assert world.sent.keys().isdisjoint((new, again))
     world.end(held)
     world.close("L")
-    assert again in world.sent
-    assert new not in world.sent
+    assert new in world.sent
+    assert again not in world.sent
 
 
 def test_a_suspended_run_is_immune_until_it_overruns_its_lease():
@@ -676,7 +690,7 @@ def test_what_a_run_has_had_is_no_reason_to_wait_for_a_newcomer(runs, before):
     for run in runs:
         call_id = world.call(run, user="old")
         assert call_id not in world.sent
-        world.tick(0.6 * SWAP_AFTER_S)
+        world.tick(3.0)
         world.end(waiting)
         if newcomer in world.sent:
             break
