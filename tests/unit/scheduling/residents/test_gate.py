@@ -299,6 +299,20 @@ def test_a_place_is_kept_until_its_client_is_ahead_by_the_allowed_calls(monkeypa
     assert sorted(after) == [False, True]
 
 
+def test_no_place_is_lost_that_would_not_be_enough(monkeypatch):
+    monkeypatch.setattr(gate, "LEAD_CALLS", 4.0)
+    world = World()
+    world.take(ev.AppChanged("long", LONG, Limits()))
+    world.serve("A", tenant="ahead", app="long")
+    world.serve("B", tenant="even", app="long")
+    large = world.call("L", tenant="behind", prompt=4500)
+    for _ in range(8):
+        world.serve("A", tenant="ahead", app="long")
+        world.tick(0.1)
+    assert {"A", "B"} <= dict(world.dispatcher.first.gate.residents.all()).keys()
+    assert large not in world.sent
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_allowed_calls_are_those_of_each_worker(monkeypatch, workers):
     monkeypatch.setattr(gate, "LEAD_CALLS", 8.0)
