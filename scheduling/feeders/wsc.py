@@ -520,7 +520,7 @@ class WscFeeder:
         for call_id in self._runs.get(interaction_id, ()):
             self._active_runs.discard(call_id)
 
-    def suspend(self, interaction_id: str) -> None:
+    def revoke(self, interaction_id: str) -> None:
         """End the priority of a run's calls, here and at the other models, until its next dispatch."""
         for feeder in (self, *self._others):
             feeder.interaction_ended(interaction_id)

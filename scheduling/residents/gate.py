@@ -3,9 +3,8 @@
     1. A call of a run that has begun, at the worker of its run if that holds half of its prompt. In its
        tenant it does not wait for runs that have not, except for what other runs of its client have
        had (:mod:`fairserve.scheduling.feeders.active_runs`).
-    2. A call of a run that has lost its place, in the same order, where its footprint fits again.
-    3. The call that is next in the feeder's order begins its run, at a worker where the run's
-       footprint fits. If there is none, the run is *held*.
+    2. The call that is next in the feeder's order begins its run, at a worker where the run's
+       footprint fits. If there is none, the run is *held*. A run that lost its place begins again so.
 
 So a run that has begun is carried to its end, and the fair order decides which runs begin. Of the
 workers with room, a run begins where the feeder finds the longest match for one of them.
@@ -18,21 +17,23 @@ beside the held run passes it.
 
 The run that is next in the fair order also gets room (:meth:`RunGate.tick`). First from those idle
 longest at a worker that has been without a call for ``IDLE_AFTER_S``, which shortens the leases of their
-apps as overrun ones do. Then from residents that have overrun their lease. After ``SWAP_AFTER_S`` from
-those of clients that are ahead of its own by more calls than it is expected to make, the farthest first,
-where their places are enough. They must hold twice the memory that its client would hold; the longer it
-waits the less, as much after ``hold_s`` and any after twice ``hold_s``. A running call is not
-interrupted; the next calls of a suspended run wait for room again. Their prompts have to be computed
-again, so before ``hold_s`` they are at most ``SWAP_SHARE`` of the prompts served while runs were held.
+apps as overrun ones do. Then from residents that have overrun their lease. Then, where their places are
+enough, from those of clients that are ahead of its own by ``LEAD_CALLS`` for each worker, the farthest
+first; or by more calls than it is expected to make, if the resident is longer than usual for its app. A
+running call is not interrupted. Each place lost costs a prompt that is computed again and a run in
+progress that waits, so a small lead is left to the order in which runs begin.
 
 Memory costs service: while a run is held for lack of it, clients are charged for what they hold without
 a call. As much as a mean prompt costs half of what calls cost that follow each other without a pause.
 So who keeps places that he does not use, or reserves more than he uses, falls back in the fair order.
 All pay the same for a token, so an app with large calls pays for all that it holds.
 
-Bound: somebody is held by name until a run that was held begins. So of the clients with runs that wait,
-the one that is behind all others by more than a run begins one at the latest after two times ``hold_s``,
-a tick, and the longest call of a run that loses its place.
+Bound: a client whose run waits, behind all others, gets a place at the latest when those runs at some
+worker have ended that are not longer than usual, or when its clients are ahead by ``LEAD_CALLS`` for each
+worker and a run, and their running calls have ended. That is after at most twice the time in which the
+worker's memory serves so many calls. Proof. The run stays the next one: what its client has had does not
+change, nobody arrives below that, and who passes it does not delay it. A resident leaves at its end, at
+that of its lease, or for a lead, and until then its client pays for all that it holds.
 
 Cost: the feeder's, for each class of size that may not begin and each worker without room, plus O(open
 workers) when a run begins, and O(residents) when another one is held.
@@ -259,8 +260,8 @@ class RunGate:
         waits = self._feeder.waits(run_id)
         if run_id in self.residents:
             return waits or not self.residents.is_overdue(run_id, now_s)
-        suspended = self.residents.is_suspended(run_id, now_s, waits=waits)
-        return suspended or self._feeder.has_begun(run_id)
+        revoked = self.residents.was_revoked(run_id, now_s, waits=waits)
+        return revoked or self._feeder.has_begun(run_id)
 
     def dispatch(self, call: Call, worker_id: str) -> None:
         """Note a call's worker."""
@@ -313,11 +314,11 @@ class RunGate:
             if self._room(held.call, workers):
                 break
             if not self._feeder.waits(run_id):
-                self._suspend(run_id, overran=True)
+                self._revoke(run_id, overran=True)
         self.full = not self._room(held.call, workers)
         if self.full:
             self._charge_idle(passed_s)
-        self._take_places(held, workers)
+            self._take_places(held, workers)
         self._expect_room(held)
 
     def _use_idle_worker(self, call: Call, workers: WorkerSet) -> None:
@@ -340,7 +341,7 @@ class RunGate:
             if self.residents.fits(worker_id, footprint) or self._feeder.waits(run_id):
                 return
             self.residents.shorten(each.app)
-            self._suspend(run_id, overran=False)
+            self._revoke(run_id, overran=False)
 
     def _shrink(self, workers: WorkerSet) -> None:
         """Take places while runs hold more than their worker's cache, and would evict each other.
@@ -357,7 +358,7 @@ class RunGate:
                     ([*self._shares(each, memory), number], run_id)
                     for number, (run_id, each) in enumerate(there)
                 )
-                self._suspend(run_id, overran=False)
+                self._revoke(run_id, overran=False)
 
     def _charge_idle(self, passed_s: float) -> None:
         """Charge all for the memory that they hold without a call, at the same price for each token."""
@@ -376,7 +377,7 @@ class RunGate:
         )
         if missing <= 0:
             for _, run_id, _ in debtors[:number]:
-                self._suspend(run_id, overran=False)
+                self._revoke(run_id, overran=False)
 
     def _debtors(
         self, call: Call, worker_id: str, lead: float
@@ -412,10 +413,10 @@ class RunGate:
         weights = weights_by_level(self._directory.weights(*found.owner), levels)
         return [memory[found.client[:n]] / weight for n, weight in enumerate(weights, 1)]
 
-    def _suspend(self, run_id: str, *, overran: bool) -> None:
+    def _revoke(self, run_id: str, *, overran: bool) -> None:
         """Take a run's place; it has to begin again."""
-        self.residents.suspend(run_id, self._now_s, overran=overran)
-        self._feeder.suspend(run_id)
+        self.residents.revoke(run_id, self._now_s, overran=overran)
+        self._feeder.revoke(run_id)
 
     # --- state ------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class Resident:
 
 
 @dataclass(slots=True)
-class _Suspended:
+class _Revoked:
     """A run that has lost its place, until its next call is dispatched."""
 
     app: str
@@ -146,7 +146,7 @@ class Residents:
         """Capacity of the largest worker; 0 without workers."""
         self._pauses: dict[str, float] = {}
         """Longest recent pause of each app's runs, in seconds."""
-        self._suspended: dict[str, _Suspended] = {}
+        self._revoked: dict[str, _Revoked] = {}
 
     def __len__(self) -> int:
         """Return the number of residents."""
@@ -239,9 +239,9 @@ class Residents:
     def resume(self, call: Call, now_s: float) -> None:
         """Note the first queued call of a run after a pause."""
         run_id = call.interaction_id
-        suspended, found = self._suspended.get(run_id), self._runs.get(run_id)
-        if suspended is not None:
-            since_s, suspended.since_s = suspended.since_s, now_s
+        revoked, found = self._revoked.get(run_id), self._runs.get(run_id)
+        if revoked is not None:
+            since_s, revoked.since_s = revoked.since_s, now_s
         elif found is not None and not found.calls:
             since_s = found.idle_since_s
         else:
@@ -269,7 +269,7 @@ class Residents:
 
         It is expected to end at ``ends_s``.
         """
-        self._suspended.pop(call.interaction_id, None)
+        self._revoked.pop(call.interaction_id, None)
         found = self._runs.get(call.interaction_id)
         if found is None:
             owner = call.tenant, call.app, call.user
@@ -286,8 +286,8 @@ class Residents:
         """Note that a call has left its worker."""
         found = self._runs.get(call.interaction_id)
         if found is None or call.call_id not in found.calls:
-            if call.interaction_id in self._suspended:
-                self._suspended[call.interaction_id].since_s = now_s
+            if call.interaction_id in self._revoked:
+                self._revoked[call.interaction_id].since_s = now_s
             return
         found.idle_since_s = now_s
         found.continues = min(1.0, call.remaining_calls - 1.0)
@@ -302,26 +302,26 @@ class Residents:
 
     def end(self, run_id: str) -> None:
         """Forget a run."""
-        self._suspended.pop(run_id, None)
+        self._revoked.pop(run_id, None)
         found = self._runs.pop(run_id, None)
         if found is not None:
             self._leave_worker(found)
 
-    def suspend(self, run_id: str, now_s: float, *, overran: bool) -> None:
+    def revoke(self, run_id: str, now_s: float, *, overran: bool) -> None:
         """Take a resident's place, either since it ``overran`` its lease or for another run."""
         found = self._runs[run_id]
         self.end(run_id)
         since_s = now_s if found.calls else found.idle_since_s
-        self._suspended[run_id] = _Suspended(found.app, since_s, overran)
+        self._revoked[run_id] = _Revoked(found.app, since_s, overran)
         if overran:
             self.shorten(found.app)
 
-    def is_suspended(self, run_id: str, now_s: float, *, waits: bool) -> bool:
+    def was_revoked(self, run_id: str, now_s: float, *, waits: bool) -> bool:
         """Return whether a run has lost its place to another and not overrun a lease since.
 
         A run with a call that ``waits`` overruns none.
         """
-        found = self._suspended.get(run_id)
+        found = self._revoked.get(run_id)
         if found is None or found.overran:
             return False
         return waits or now_s - found.since_s <= self.lease_s(found.app)
@@ -409,18 +409,18 @@ class Residents:
             ],
             "capacity": {name: each.capacity_tokens for name, each in self._memory.items()},
             "pauses": dict(self._pauses),
-            "suspended": {
+            "revoked": {
                 run_id: [each.app, age_of(each.since_s, now_s), each.overran]
-                for run_id, each in self._suspended.items()
+                for run_id, each in self._revoked.items()
             },
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
         self._pauses, self._memory, self._runs = dict(state["pauses"]), {}, {}
-        self._suspended = {
-            run_id: _Suspended(app, time_of(age, now_s), overran)
-            for run_id, (app, age, overran) in state["suspended"].items()
+        self._revoked = {
+            run_id: _Revoked(app, time_of(age, now_s), overran)
+            for run_id, (app, age, overran) in state["revoked"].items()
         }
         for worker_id, tokens in state["capacity"].items():
             self.join(worker_id, tokens)

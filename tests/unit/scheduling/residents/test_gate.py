@@ -548,7 +548,7 @@ def test_a_run_that_lost_its_place_begins_in_the_fair_order():
     assert again not in world.sent
 
 
-def test_a_suspended_run_is_immune_until_it_overruns_its_lease():
+def test_a_run_that_lost_its_place_is_immune_until_it_overruns_its_lease():
     world = World()
     held = held_for_long(world, 1900)
     while held not in world.sent:
