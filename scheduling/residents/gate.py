@@ -29,11 +29,11 @@ So who keeps places that he does not use, or reserves more than he uses, falls b
 All pay the same for a token, so an app with large calls pays for all that it holds.
 
 Bound: a client whose run waits, behind all others, gets a place at the latest when those runs at some
-worker have ended that are not longer than usual, or when its clients are ahead by ``LEAD_CALLS`` for each
-worker and a run, and their running calls have ended. That is after at most twice the time in which the
-worker's memory serves so many calls. Proof. The run stays the next one: what its client has had does not
-change, nobody arrives below that, and who passes it does not delay it. A resident leaves at its end, at
-that of its lease, or for a lead, and until then its client pays for all that it holds.
+worker have ended that are not longer than usual, or when its clients are ahead by ``LEAD_CALLS`` for
+each worker and a run, and their running calls have ended. That is after at most twice the time in which
+the worker's memory serves so many calls. Proof. The run stays the next one: what its client has had does
+not change, nobody arrives below that, and who passes it does not delay it. A resident leaves at its end,
+at that of its lease, or for a lead, and until then its client pays for all that it holds.
 
 Cost: the feeder's, for each class of size that may not begin and each worker without room, plus O(open
 workers) when a run begins, and O(residents) when another one is held.

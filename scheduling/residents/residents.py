@@ -184,12 +184,13 @@ class Residents:
     def missing_tokens(self, worker_id: str, footprint: Footprint) -> float:
         """Return the tokens that must leave a worker before a footprint fits; at most 0 if it does.
 
-        They are never more than all: a worker without residents takes any run. One that keeps nothing,
-        as no further call is expected of it, may use all of the cache.
+        A worker without residents takes any run. One that keeps nothing, as no further call is expected
+        of it, may use all of the cache.
         """
         memory = self._memory[worker_id]
         share = self._share if footprint.further_calls else 1.0
-        return min(memory.tokens, memory.tokens_with(footprint) - share * memory.capacity_tokens)
+        missing = memory.tokens_with(footprint) - share * memory.capacity_tokens
+        return missing if memory.residents else min(0.0, missing)
 
     def added_tokens(self, worker_id: str, footprint: Footprint) -> float:
         """Return by how much a footprint would increase the tokens needed at a worker."""
