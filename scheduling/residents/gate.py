@@ -16,12 +16,13 @@ run may begin there if it is expected to end before, or if it fits beside the he
 beside the held run passes it.
 
 The run that is next in the fair order also gets room (:meth:`RunGate.tick`). First from those idle
-longest at a worker that has been without a call for ``IDLE_AFTER_S``, which shortens the leases of their
-apps as overrun ones do. Then from residents that have overrun their lease. Then, where their places are
-enough, from those of clients that are ahead of its own by ``LEAD_CALLS`` for each worker, the farthest
-first; or by more calls than it is expected to make, if the resident is longer than usual for its app. A
-running call is not interrupted. Each place lost costs a prompt that is computed again and a run in
-progress that waits, so a small lead is left to the order in which runs begin.
+longest at a worker that has been without a call for as long as one takes, since where calls take long
+so do prompts that are computed again. This shortens the leases of their apps as overrun ones do. Then
+from residents that have overrun their lease. Then, where their places are enough, from those of clients
+that are ahead of its own by ``LEAD_CALLS`` for each worker, the farthest first; or by more calls than it
+is expected to make, if the resident is longer than usual for its app. A running call is not interrupted.
+Each place lost costs a prompt that is computed again and a run in progress that waits, so a small lead
+is left to the order of beginnings.
 
 Memory costs service: while a run is held for lack of it, clients are charged for what they hold without
 a call. As much as a mean prompt costs half of what calls cost that follow each other without a pause.
@@ -63,7 +64,7 @@ IDLE_PRICE = 0.5
 STAYS_SHARE = 0.5
 """Part of its prompt that the worker of a call's run must hold for the call to go nowhere else."""
 IDLE_AFTER_S = 2.0
-"""Seconds for which a worker is without a call before the idle runs there lose places for others."""
+"""Seconds for which a worker is at least without a call before the idle runs there lose places."""
 LEAD_CALLS = 200.0
 """Typical calls, for each worker, by which a client must be ahead of another to lose a place to it."""
 _SMALL = 1 / 32
@@ -118,7 +119,7 @@ class RunGate:
         self._hold_s = hold_s
         self.residents = Residents(share, locality.block_tokens)
         self._now_s = 0.0
-        """Time of the last tick."""
+        """Time of the last event."""
         self._held: _Held | None = None
         """The run that was next in the order when it was first held."""
         self._pace = Pace()
@@ -242,6 +243,7 @@ class RunGate:
 
     def queue(self, call: Call, now_s: float) -> None:
         """Note an admitted call, before it enters the feeder: sets its class of size."""
+        self._now_s = now_s
         tokens = call.prompt_tokens + self._output(call) + self._growth(call)
         large = tokens > _SMALL * self.residents.largest_tokens
         call.size = size_class(tokens, _CLASSES) if large else 0
@@ -270,12 +272,13 @@ class RunGate:
         if held is not None and held.worker_id == worker_id and not held.is_after(ends_s):
             held.spare_tokens -= self.residents.added_tokens(worker_id, footprint)
         self.residents.dispatch(call, worker_id, footprint, ends_s)
-        self._pace.running += 1
+        self._pace.enter(call.call_id, self._now_s)
 
     def leave(self, call: Call, now_s: float) -> None:
         """Note that a call has left its worker."""
+        self._now_s = now_s
         self.residents.leave(call, now_s)
-        self._pace.leave(call.prompt_tokens, call.expected_output_tokens)
+        self._pace.leave(call.call_id, call.prompt_tokens, call.expected_output_tokens, now_s)
 
     def _no_longer_held(self, call: Call) -> None:
         if self._held is not None and self._held.call.interaction_id == call.interaction_id:
@@ -327,7 +330,8 @@ class RunGate:
         The call may have room elsewhere, at a worker that gets no further calls for now.
         """
         footprint = self._footprint(call)
-        idle = self.residents.idle_workers(self._now_s - IDLE_AFTER_S)
+        idle_s = max(IDLE_AFTER_S, self._pace.call_s)
+        idle = self.residents.idle_workers(self._now_s - idle_s)
         missing = {
             each: self.residents.missing_tokens(each, footprint)
             for each in self._candidates(workers, call.restriction)

@@ -134,7 +134,13 @@ def tokens_alone():
         {"count": 200, "gap_s": 0.5, "pause_s": 25.0},
         {"count": 1000, "gap_s": 0.1, "scale": 0.1},
     ],
-    ids=["ten-times-as-many", "three-times-the-context", "each-of-a-new-user", "idle-most-of-the-time", "small"],
+    ids=[
+        "ten-times-as-many",
+        "three-times-the-context",
+        "each-of-a-new-user",
+        "idle-most-of-the-time",
+        "small",
+    ],
 )
 def test_a_tenant_gets_its_half_beside_one_that_crowds_the_memory(others):
     """In tokens; both are entitled to half."""

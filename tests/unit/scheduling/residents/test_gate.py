@@ -112,8 +112,9 @@ def test_memory_without_a_call_costs_service():
     world = World()
     counter = world.dispatcher.first.feeder.counter
     for tenant, run in (("idle", "A"), ("busy", "B")):
-        world.now_s += 1.0
-        world.serve(run, tenant=tenant)
+        call_id = world.call(run, tenant=tenant)
+        world.tick(1.0)
+        world.end(call_id)
     world.tick(1.0)
     before = counter(("idle", "u"))
     world.tick(5.0)
@@ -405,6 +406,21 @@ def test_a_worker_without_a_call_gives_the_place_of_who_is_idle_longest(idle_aft
     assert residents.lease_s("app") < lease_s
 
 
+def test_a_worker_is_without_a_call_for_as_long_as_one_takes_before_it_gives_places(idle_after):
+    """Prompts have to be computed again."""
+    idle_after(2.0)
+    world = World()
+    for run in "AB":
+        call_id = world.call(run)
+        world.tick(10.0)
+        world.end(call_id)
+    held = world.call("C")
+    world.tick(9.5)
+    assert held not in world.sent
+    world.tick(1.0)
+    assert held in world.sent
+
+
 def test_a_worker_without_a_call_gives_places_though_a_run_has_room_at_a_busy_one(idle_after):
     """The feed window of the busy one is full."""
     idle_after(2.0)
@@ -538,6 +554,7 @@ def test_a_run_that_lost_its_place_begins_in_the_fair_order():
     while held not in world.sent:
         world.serve("A", tenant="ahead")
         world.tick(0.1)
+    world.take(ev.AppChanged("app", replace(CALL, calls_per_interaction=90), Limits()))
     again = world.call("A", tenant="ahead")
     new = world.call("N", tenant="ahead", user="new")
     world.tick(0.1)
