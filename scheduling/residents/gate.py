@@ -16,13 +16,12 @@ run may begin there if it is expected to end before, or if it fits beside the he
 beside the held run passes it.
 
 The run that is next in the fair order also gets room (:meth:`RunGate.tick`). First from those idle
-longest at a worker that has been without a call for as long as one takes, since where calls take long
-so do prompts that are computed again. This shortens the leases of their apps as overrun ones do. Then
-from residents that have overrun their lease. Then, where their places are enough, from those of clients
-that are ahead of its own by ``LEAD_CALLS`` for each worker, the farthest first; or by more calls than it
-is expected to make, if the resident is longer than usual for its app. A running call is not interrupted.
-Each place lost costs a prompt that is computed again and a run in progress that waits, so a small lead
-is left to the order of beginnings.
+longest at a worker that has been without a call for half of the longest recent pause of their app, which
+shortens the leases of that app as overrun ones do. Then from residents that have overrun their lease.
+Then, where their places are enough, from those of clients that are ahead of its own by ``LEAD_CALLS``
+for each worker, the farthest first; or by more calls than it is expected to make, if the resident is
+longer than usual for its app. A running call is not interrupted. Each place lost costs a prompt that is
+computed again and a run in progress that waits, so a small lead is left to the order of beginnings.
 
 Memory costs service: while a run is held for lack of it, clients are charged for what they hold without
 a call. As much as a mean prompt costs half of what calls cost that follow each other without a pause.
@@ -119,7 +118,7 @@ class RunGate:
         self._hold_s = hold_s
         self.residents = Residents(share, locality.block_tokens)
         self._now_s = 0.0
-        """Time of the last event."""
+        """Time of the last tick."""
         self._held: _Held | None = None
         """The run that was next in the order when it was first held."""
         self._pace = Pace()
@@ -243,7 +242,6 @@ class RunGate:
 
     def queue(self, call: Call, now_s: float) -> None:
         """Note an admitted call, before it enters the feeder: sets its class of size."""
-        self._now_s = now_s
         tokens = call.prompt_tokens + self._output(call) + self._growth(call)
         large = tokens > _SMALL * self.residents.largest_tokens
         call.size = size_class(tokens, _CLASSES) if large else 0
@@ -272,13 +270,12 @@ class RunGate:
         if held is not None and held.worker_id == worker_id and not held.is_after(ends_s):
             held.spare_tokens -= self.residents.added_tokens(worker_id, footprint)
         self.residents.dispatch(call, worker_id, footprint, ends_s)
-        self._pace.enter(call.call_id, self._now_s)
+        self._pace.running += 1
 
     def leave(self, call: Call, now_s: float) -> None:
         """Note that a call has left its worker."""
-        self._now_s = now_s
         self.residents.leave(call, now_s)
-        self._pace.leave(call.call_id, call.prompt_tokens, call.expected_output_tokens, now_s)
+        self._pace.leave(call.prompt_tokens, call.expected_output_tokens)
 
     def _no_longer_held(self, call: Call) -> None:
         if self._held is not None and self._held.call.interaction_id == call.interaction_id:
@@ -330,22 +327,30 @@ class RunGate:
         The call may have room elsewhere, at a worker that gets no further calls for now.
         """
         footprint = self._footprint(call)
-        idle_s = max(IDLE_AFTER_S, self._pace.call_s)
-        idle = self.residents.idle_workers(self._now_s - idle_s)
         missing = {
             each: self.residents.missing_tokens(each, footprint)
             for each in self._candidates(workers, call.restriction)
-            if each in idle
+            if self._is_idle(each)
         }
         if not missing:
             return
         worker_id = min(missing, key=missing.__getitem__)
-        there = self.residents.at(worker_id)
-        for run_id, each in sorted(there, key=lambda each: each[1].idle_since_s):
+        for run_id, each in self._by_idleness(worker_id):
             if self.residents.fits(worker_id, footprint) or self._feeder.waits(run_id):
                 return
             self.residents.shorten(each.app)
             self._revoke(run_id, overran=False)
+
+    def _by_idleness(self, worker_id: str) -> list[tuple[str, Resident]]:
+        return sorted(self.residents.at(worker_id), key=lambda each: each[1].idle_since_s)
+
+    def _is_idle(self, worker_id: str) -> bool:
+        """Return whether a worker has been without a call for longer than its runs explain."""
+        there = self._by_idleness(worker_id)
+        if not there or any(each.calls for _, each in there):
+            return False
+        patience_s = max(IDLE_AFTER_S, self.residents.patience_s(there[0][1].app))
+        return self._now_s - there[-1][1].idle_since_s >= patience_s
 
     def _shrink(self, workers: WorkerSet) -> None:
         """Take places while runs hold more than their worker's cache, and would evict each other.

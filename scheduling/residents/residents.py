@@ -356,15 +356,13 @@ class Residents:
         """Shorten the next leases of an app, whose runs held memory for nothing."""
         self._pauses[app] = _OVERRUN_DECAY * self.pause_s(app)
 
-    def idle_workers(self, since_s: float) -> set[str]:
-        """Return the workers at which no resident has had a call since then."""
-        runs = self._runs.values()
-        busy = {each.worker_id for each in runs if each.calls or each.idle_since_s > since_s}
-        return self._memory.keys() - busy
-
     def pause_s(self, app: str) -> float:
         """Return the longest recent pause of an app's runs."""
         return self._pauses.get(app, _UNKNOWN_PAUSE_S)
+
+    def patience_s(self, app: str) -> float:
+        """Return how long a worker waits for runs of an app without a call; 0 before its first pause."""
+        return self._pauses.get(app, 0.0) / _PAUSES_OF_LEASE
 
     def lease_s(self, app: str, continues: float = 1.0) -> float:
         """Return how long a resident of an app keeps its place without a call."""

@@ -390,9 +390,7 @@ def test_a_worker_without_a_call_gives_the_place_of_who_is_idle_longest(idle_aft
     idle_after(2.0)
     world = World()
     residents = world.dispatcher.first.gate.residents
-    for run in "AB":
-        world.serve(run)
-        world.tick(0.1)
+    world.serve("A")
     running = world.call("B")
     held, lease_s = world.call("C"), residents.lease_s("app")
     world.tick(2.1)
@@ -406,18 +404,19 @@ def test_a_worker_without_a_call_gives_the_place_of_who_is_idle_longest(idle_aft
     assert residents.lease_s("app") < lease_s
 
 
-def test_a_worker_is_without_a_call_for_as_long_as_one_takes_before_it_gives_places(idle_after):
-    """Prompts have to be computed again."""
+def test_a_worker_waits_for_runs_that_pause_as_usual(idle_after):
+    """For half of the longest recent pause of their app."""
     idle_after(2.0)
     world = World()
     for run in "AB":
-        call_id = world.call(run)
-        world.tick(10.0)
-        world.end(call_id)
+        world.serve(run)
+    world.tick(20.0)
+    for run in "AB":
+        world.serve(run)
     held = world.call("C")
     world.tick(9.5)
     assert held not in world.sent
-    world.tick(1.0)
+    world.tick(5.5)
     assert held in world.sent
 
 
