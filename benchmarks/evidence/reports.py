@@ -153,7 +153,7 @@ _EVIDENCE = (
     ),
     _experiment("tuning", "composition.tuning", 1, "20 min", short_cases=("tuning",)),
     _experiment("unsaturated", "composition.unsaturated", 5, "1 min"),
-    _experiment("memory", "composition.memory", 3, "10 min", short_cases=("memory",)),
+    _experiment("memory", "composition.memory", 3, "40 min", short_cases=("memory",)),
     _experiment("ablation", "composition.ablation", 1, "15 min", short_cases=("ablation",)),
     _experiment(
         "composition",

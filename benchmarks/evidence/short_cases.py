@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from fairserve.benchmarks.evidence.committed import Figures
 from fairserve.benchmarks.reproduce.composition.ablation import ablation
 from fairserve.benchmarks.reproduce.composition.comparison import composition
-from fairserve.benchmarks.reproduce.composition.memory import memory
+from fairserve.benchmarks.reproduce.composition.memory import generated_cells, report_of
 from fairserve.benchmarks.reproduce.composition.tuning import TUNED, Options, tuning
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
@@ -62,7 +62,7 @@ SHORT_CASES: Mapping[str, Callable[[], Report]] = {
     "profiles-levers": lambda: profiles_levers(_short(0.1), {DECLARES: LEVERS[DECLARES]}),
     "tuning": lambda: tuning(_short(0.1), _only_tuned(), ("chat",)),
     "composition": lambda: composition(_short(0.2), (1,), ("long-context-qa",))[1],
-    "memory": lambda: memory(_short(0.25), (2.2,), (1,)),
+    "memory": lambda: report_of(_short(0.25), generated_cells(_short(0.25), (2.2,), (1,))),
     "ablation": lambda: ablation(_short(0.05), (2,), ("chat",))[1],
 }
 """Short cases by name: runs of seconds, without recorded traces."""

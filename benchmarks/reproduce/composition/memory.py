@@ -1,24 +1,25 @@
 """``memory``: agents whose contexts together exceed the KV caches.
 
 Sessions of agents (:mod:`fairserve.engine.simulated.traces.generate.agent_sessions`) begin within half a
-minute. A cell is their working set, contexts over KV capacity, on one or two workers that keep blocks
-as vLLM does. Where all contexts fit, the default must do what it does without residents; beyond, at
-least twice as much, and nearly as much as with the best fixed number of open runs, which is found by
-search for each cell: no system knows it, and tenants are nothing to it.
+minute. A cell is their working set, contexts over KV capacity, on one to four workers that keep blocks
+as vLLM does. Recorded agents are further cells, one of their sessions begins every two seconds. Where all contexts fit, the default must do what it does
+without residents; beyond, at least twice as much, and nearly as much as with the best fixed number of
+open runs, which is found by search for each cell: no system knows it, and tenants are nothing to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from fairserve.benchmarks.reproduce.composition.workloads import COSTS, OURS
 from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
-from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.reproduce.setting import Setting, delayed
 from fairserve.benchmarks.simulate.job import Job
+from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.generate.agent_sessions import AgentSessions
@@ -27,14 +28,23 @@ from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
 WORKING_SETS = (0.5, 1.0, 2.2, 4.0)
-WORKERS = (1, 2)
+WORKERS = (1, 2, 4)
 WITHOUT = f"{OURS}, no memory for runs"
 FIXED, _FIXED_SYSTEM = "best fixed number of open runs", "cache-aware"
-OPEN_RUNS = (8, 10, 12, 14, 16)
-"""Numbers of open runs for each worker that are tried."""
+_OF_THOSE_THAT_FIT = (0.6, 0.7, 0.8, 0.9, 1.0, 1.15)
+"""Numbers of open runs that are tried, relative to the number of mean contexts that the caches hold."""
 _PAGED = replace(COSTS, loop="paged")
 _FITS, _BEYOND = 0.5, 2.0
 _ALIKE, _TWICE, _BEST, _BEGUN_S = 0.99, 2.0, 0.95, 10.0
+RECORDED = (
+    "claude_code_sessions_A.jsonl.gz",
+    "lmcache_miniswe.jsonl.gz",
+    "autocoderover_run_1.jsonl.gz",
+)
+_RECORDED_WORKING_SET = 2.2
+_SESSIONS, _EVERY_S, _LONGEST_TOKENS, _LONGEST_PAUSE_S = 48, 2.0, 130_000, 30.0
+"""Of a recorded file: sessions, the time between two beginnings, and what is left out: sessions with
+larger prompts, and the rest of a pause, which was a person's."""
 
 THROUGHPUT = Column("tok/s", lambda s: s["tokens_per_s"])
 BEGUN = Column("p99 TTFT of begun runs (s)", lambda s: s["begun_p99_s"], 1)
@@ -49,6 +59,79 @@ COLUMNS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A workload, on some workers."""
+
+    name: str
+    working_set: float
+    """Contexts over KV capacity."""
+    workers: int
+    costs: tuple[CostModel, ...]
+    """A cost model for each seed; of recorded files seeds differ by it."""
+    traces: tuple[Trace, ...]
+    """A trace for each seed."""
+
+    @property
+    def open_runs(self) -> list[int]:
+        """Return the numbers of open runs that are tried."""
+        fit = len(self.traces[0]) / self.working_set
+        return sorted({max(1, round(part * fit)) for part in _OF_THOSE_THAT_FIT})
+
+    def label(self, system: str) -> str:
+        """Return the name of a row."""
+        return f"{self.name}, D={self.workers} {system}"
+
+
+def generated_cells(
+    setting: Setting, working_sets: Sequence[float], workers: Sequence[int]
+) -> list[Cell]:
+    """Return the cells with generated sessions."""
+    costs = replace(_PAGED, kv_capacity_tokens=round(_PAGED.kv_capacity_tokens * setting.scale))
+    sessions, cells = AgentSessions(), []
+    for working_set, number in product(working_sets, workers):
+        tokens = working_set * number * costs.kv_capacity_tokens
+        count = max(1, round(tokens / sessions.mean_tokens))
+        traces = tuple(sessions.trace(count, seed) for seed in setting.seed_numbers)
+        of_seeds = (costs,) * setting.seeds
+        cells.append(Cell(f"{working_set:g} x KV", working_set, number, of_seeds, traces))
+    return cells
+
+
+def recorded_cells(setting: Setting) -> list[Cell]:
+    """Return a cell for each recorded file. Raises TraceError if one is missing."""
+    return [_recorded(setting, name) for name in RECORDED]
+
+
+def _recorded(setting: Setting, name: str) -> Cell:
+    trace = setting.recorded(name)
+    short = [
+        run
+        for run in trace.interactions
+        if max(call.prompt_tokens for call in run.calls) <= _LONGEST_TOKENS
+    ]
+    chosen = short[:: max(1, len(short) // _SESSIONS)][:_SESSIONS]
+    runs = [
+        replace(
+            run,
+            tenant=f"tenant-{number % 4}",
+            app="agent",
+            user=f"user-{number % 8}",
+            arrival_s=_EVERY_S * number,
+            calls=tuple(
+                replace(call, gap_s=min(call.gap_s, _LONGEST_PAUSE_S)) for call in run.calls
+            ),
+        )
+        for number, run in enumerate(chosen)
+    ]
+    contexts = sum(mean(call.prompt_tokens for call in run.calls) for run in runs)
+    costs = replace(_PAGED, kv_capacity_tokens=round(contexts / _RECORDED_WORKING_SET))
+    traces = (trace.with_interactions(runs),) * setting.seeds
+    of_seeds = tuple(delayed(costs, seed) for seed in setting.seed_numbers)
+    title = f"{name.split('.')[0]}, {_RECORDED_WORKING_SET:g} x KV"
+    return Cell(title, _RECORDED_WORKING_SET, 1, of_seeds, traces)
+
+
 def memory_systems() -> dict[str, SystemConfig]:
     """Return the systems of the report by name."""
     systems = {name: SYSTEMS[name] for name in ("cache-aware", "vtc", "d2lpm")}
@@ -56,80 +139,76 @@ def memory_systems() -> dict[str, SystemConfig]:
     return {**systems, OURS: SYSTEMS[OURS]}
 
 
-def memory(
-    setting: Setting,
-    working_sets: Sequence[float] = WORKING_SETS,
-    workers: Sequence[int] = WORKERS,
-) -> Report:
+def memory(setting: Setting) -> Report:
     """Return a row for each system in each cell."""
-    sessions, systems = AgentSessions(), memory_systems()
+    cells = generated_cells(setting, WORKING_SETS, WORKERS) + recorded_cells(setting)
+    return report_of(setting, cells)
+
+
+def report_of(setting: Setting, cells: Sequence[Cell]) -> Report:
+    """Return a row for each system in some cells."""
     jobs: dict[str, list[Job]] = {}
-    for working_set, number in product(working_sets, workers):
-        costs = replace(_PAGED, kv_capacity_tokens=round(_PAGED.kv_capacity_tokens * setting.scale))
-        tokens = working_set * number * costs.kv_capacity_tokens
-        count = max(1, round(tokens / sessions.mean_tokens))
-        traces = [sessions.trace(count, seed) for seed in setting.seed_numbers]
+    for cell in cells:
         variants: list[tuple[str, SystemConfig, int | None]] = [
-            (name, system, None) for name, system in systems.items()
+            (name, system, None) for name, system in memory_systems().items()
         ]
-        if working_set > _BEYOND:
+        if cell.working_set > _BEYOND:
             variants += [
-                (f"{FIXED}: {number * each}", SYSTEMS[_FIXED_SYSTEM], number * each)
-                for each in OPEN_RUNS
+                (f"{FIXED}: {number}", SYSTEMS[_FIXED_SYSTEM], number) for number in cell.open_runs
             ]
         for name, system, open_runs in variants:
-            label = _label(working_set, number, name)
+            label = cell.label(name)
             jobs[label] = [
                 Job(
                     label,
                     trace,
                     system,
                     costs,
-                    ReplayOptions(workers=number, seed=seed, open_runs=open_runs),
+                    ReplayOptions(workers=cell.workers, seed=seed, open_runs=open_runs),
                     figures=_figures,
                 )
-                for seed, trace in zip(setting.seed_numbers, traces, strict=True)
+                for seed, costs, trace in zip(
+                    setting.seed_numbers, cell.costs, cell.traces, strict=True
+                )
             ]
     summaries = setting.summaries(jobs)
     rows = {label: Row(label, measure(COLUMNS, of)) for label, of in summaries.items()}
-    _keep_best(rows, working_sets, workers)
+    for cell in cells:
+        _keep_best(rows, cell)
     return Report(
         "memory",
         "agents beyond the memory of their caches",
-        _text(setting, sessions),
+        _text(setting),
         COLUMNS,
         list(rows.values()),
-        claims(rows, working_sets, workers),
+        claims(rows, cells),
     )
 
 
-def _keep_best(rows: dict[str, Row], working_sets: Sequence[float], workers: Sequence[int]) -> None:
-    """Remove the rows of each cell with a fixed number of open runs but the one with most tokens/s."""
-    for working_set, number in product(working_sets, workers):
-        cell = _label(working_set, number, FIXED)
-        found = [label for label in rows if label.startswith(cell)]
-        for label in sorted(found, key=lambda label: _tokens_per_s(rows[label]))[:-1]:
-            del rows[label]
+def _keep_best(rows: dict[str, Row], cell: Cell) -> None:
+    """Remove the rows of a cell with a fixed number of open runs but the one with most tokens/s."""
+    found = [label for label in rows if label.startswith(cell.label(FIXED))]
+    for label in sorted(found, key=lambda label: _tokens_per_s(rows[label]))[:-1]:
+        del rows[label]
 
 
 def _tokens_per_s(row: Row) -> float:
     return row.measured[THROUGHPUT.name].value
 
 
-def _text(setting: Setting, sessions: AgentSessions) -> str:
-    tried = ", ".join(map(str, OPEN_RUNS))
+def _text(setting: Setting) -> str:
+    sessions = AgentSessions()
     return (
         f"Cost model {COSTS.name}, {_PAGED.kv_capacity_tokens:,} tokens of KV cache a worker, blocks "
         f"kept as in vLLM. Sessions of {sessions.turns} turns, {sessions.mean_tokens:,.0f} tokens in "
         f"the mean, of {sessions.users} users of {sessions.tenants} tenants, within "
-        f"{sessions.within_s:g} s; a tool takes {sessions.tool_s:g} s. With a fixed number of open "
-        f"runs they begin in order of arrival, with {_FIXED_SYSTEM}; of {tried} a worker the best is "
+        f"{sessions.within_s:g} s; a tool takes {sessions.tool_s:g} s. Recorded sessions: up to "
+        f"{_SESSIONS} of a file, with prompts of up to {_LONGEST_TOKENS:,} tokens and pauses cut at "
+        f"{_LONGEST_PAUSE_S:g} s, of 8 users of 4 tenants, one every {_EVERY_S:g} s, beside a cache of "
+        f"their contexts over {_RECORDED_WORKING_SET:g}. With a fixed number of open runs they begin "
+        f"in order of arrival, with {_FIXED_SYSTEM}; of {len(_OF_THOSE_THAT_FIT)} numbers the best is "
         f"shown. Medians of {setting.seeds} seeds with least and greatest."
     )
-
-
-def _label(working_set: float, workers: int, name: str) -> str:
-    return f"{working_set:g} x KV, D={workers} {name}"
 
 
 def _figures(trace: Trace, result: ReplayResult) -> dict[str, Any]:
@@ -155,30 +234,27 @@ def _figures(trace: Trace, result: ReplayResult) -> dict[str, Any]:
     }
 
 
-def claims(
-    rows: Mapping[str, Row], working_sets: Sequence[float], workers: Sequence[int]
-) -> list[Check]:
+def claims(rows: Mapping[str, Row], cells: Sequence[Cell]) -> list[Check]:
     """Check that nothing is lost where all fits, and what is gained where it does not."""
     checks = []
-    for working_set, number in product(working_sets, workers):
-        row = rows[_label(working_set, number, OURS)]
-        times = _tokens_per_s(row) / _tokens_per_s(rows[_label(working_set, number, WITHOUT)])
-        cell = f"{working_set:g} x KV, D={number}"
-        if working_set <= _FITS:
-            claim = f"{cell}: {_ALIKE:g} times the throughput without memory for runs"
+    for cell in cells:
+        row, name = rows[cell.label(OURS)], f"{cell.name}, D={cell.workers}"
+        times = _tokens_per_s(row) / _tokens_per_s(rows[cell.label(WITHOUT)])
+        if cell.working_set <= _FITS:
+            claim = f"{name}: {_ALIKE:g} times the throughput without memory for runs"
             checks.append(Check(claim, times >= _ALIKE, f"{times:.3f} times"))
-        elif working_set > _BEYOND:
-            claim = f"{cell}: {_TWICE:g} times the throughput without memory for runs"
+        elif cell.working_set > _BEYOND:
+            claim = f"{name}: {_TWICE:g} times the throughput without memory for runs"
             checks.append(Check(claim, times >= _TWICE, f"{times:.2f} times"))
-            fixed = _label(working_set, number, FIXED)
+            fixed = cell.label(FIXED)
             best = max(
                 _tokens_per_s(each) for label, each in rows.items() if label.startswith(fixed)
             )
-            claim = f"{cell}: {_BEST:g} of the throughput with the best fixed number of open runs"
+            claim = f"{name}: {_BEST:g} of the throughput with the best fixed number of open runs"
             checks.append(
                 Check(claim, _tokens_per_s(row) >= _BEST * best, f"{_tokens_per_s(row) / best:.2f}")
             )
         wait_s = row.measured[BEGUN.name].value
-        claim = f"{cell}: p99 TTFT of begun runs at most {_BEGUN_S:g} s"
+        claim = f"{name}: p99 TTFT of begun runs at most {_BEGUN_S:g} s"
         checks.append(Check(claim, wait_s <= _BEGUN_S, f"{wait_s:.1f} s"))
     return checks

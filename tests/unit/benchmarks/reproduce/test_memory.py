@@ -8,10 +8,13 @@ from fairserve.benchmarks.reproduce.composition.memory import (
     OURS,
     THROUGHPUT,
     WITHOUT,
+    Cell,
     claims,
 )
 from fairserve.benchmarks.reproduce.report import Row, Spread
 from fairserve.engine.simulated.traces.generate.agent_sessions import AgentSessions
+
+CELLS = {each: Cell(f"{each:g} x KV", each, 1, (), ()) for each in (0.5, 1.0, 4.0)}
 
 
 def rows(ours, before, wait_s):
@@ -20,8 +23,8 @@ def rows(ours, before, wait_s):
         return Row(name, {column: Spread(each, each, each) for column, each in figures.items()})
 
     return {
-        f"{working_set:g} x KV, D=1 {name}": row(name, value)
-        for working_set in (0.5, 1.0, 4.0)
+        CELLS[working_set].label(name): row(name, value)
+        for working_set in CELLS
         for name, value in (
             (OURS, ours[working_set]),
             (WITHOUT, before),
@@ -47,7 +50,7 @@ def rows(ours, before, wait_s):
 def test_claims_fail_on_disagreeing_figures(ours, wait_s, wrong):
     failed = [
         each.claim
-        for each in claims(rows(ours, 100.0, wait_s), (0.5, 1.0, 4.0), (1,))
+        for each in claims(rows(ours, 100.0, wait_s), list(CELLS.values()))
         if not each.holds
     ]
     assert len(failed) == len(wrong)
