@@ -2,9 +2,11 @@
 
 Sessions of agents (:mod:`fairserve.engine.simulated.traces.generate.agent_sessions`) begin within half a
 minute. A cell is their working set, contexts over KV capacity, on one to four workers that keep blocks
-as vLLM does. Recorded agents are further cells, one of their sessions begins every two seconds. Where all contexts fit, the default must do what it does
-without residents; beyond, at least twice as much, and nearly as much as with the best fixed number of
-open runs, which is found by search for each cell: no system knows it, and tenants are nothing to it.
+as vLLM does. Recorded agents are further cells, one of their sessions begins every two seconds.
+
+Where all contexts fit, the default must do what it does without residents; beyond, at least twice as
+much, and nearly as much as with the best fixed number of open runs, which is found by search for each
+cell: no system knows it, and tenants are nothing to it.
 """
 
 from __future__ import annotations
