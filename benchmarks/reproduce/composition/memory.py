@@ -45,8 +45,8 @@ RECORDED = (
 )
 _RECORDED_WORKING_SET = 2.2
 _SESSIONS, _EVERY_S, _LONGEST_TOKENS, _LONGEST_PAUSE_S = 48, 2.0, 130_000, 30.0
-"""Of a recorded file: sessions, the time between two beginnings, and what is left out: sessions with
-larger prompts, and the rest of a pause, which was a person's."""
+"""Number of sessions of a recorded file, and the time between two beginnings. Sessions with larger
+prompts are left out, and the rest of a longer pause, which was a person's."""
 
 THROUGHPUT = Column("tok/s", lambda s: s["tokens_per_s"])
 BEGUN = Column("p99 TTFT of begun runs (s)", lambda s: s["begun_p99_s"], 1)
