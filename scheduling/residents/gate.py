@@ -20,8 +20,9 @@ longest at a worker that has been without a call for half of the longest recent 
 shortens the leases of that app as overrun ones do. Then from residents that have overrun their lease.
 Then, where their places are enough, from those of clients that are ahead of its own by ``LEAD_CALLS``
 for each worker, the farthest first; or by more calls than it is expected to make, if the resident is
-longer than usual for its app. A running call is not interrupted. Each place lost costs a prompt that is
-computed again and a run in progress that waits, so a small lead is left to the order of beginnings.
+longer than usual for its app, or a single call. A running call is not interrupted. Each place lost costs
+a prompt that is computed again and a run in progress that waits, so a small lead is left to the order of
+beginnings. A single call has nothing to lose: the call that gets its place waits at the worker instead.
 
 Memory costs service: while a run is held for lack of it, clients are charged for what they hold without
 a call. As much as a mean prompt costs half of what calls cost that follow each other without a pause.
@@ -394,7 +395,7 @@ class RunGate:
         """Return the residents at a worker that owe their place to a call's run, the farthest first.
 
         Where their paths part, their client is ahead of the call's by more calls than its run is
-        expected to make, and by more than ``lead`` unless the resident is longer than usual.
+        expected to make, and by more than ``lead`` if the resident keeps its place.
         """
         found = []
         for run_id, each in self.residents.at(worker_id):
@@ -402,7 +403,7 @@ class RunGate:
             ahead = self._feeder.counter(each.client[:length]) - self._feeder.counter(
                 call.client[:length]
             )
-            least = 0.0 if each.longer_than_usual else lead
+            least = lead if each.keeps_its_place else 0.0
             if length and ahead > max(least, call.remaining_calls):
                 found.append((ahead, run_id, each))
         return sorted(found, key=lambda each: each[:2], reverse=True)

@@ -62,7 +62,8 @@ class Resident:
     worker_id: str
     growth: int = 0
     further_calls: float = 0.0
-    longer_than_usual: bool = False
+    keeps_its_place: bool = True
+    """False if it is longer than usual for its app, or of one call, which has nothing to keep."""
     calls: dict[str, Prefix] = field(default_factory=dict)
     """Prefixes of the calls at the worker."""
     last: Prefix | None = None
@@ -256,7 +257,7 @@ class Residents:
         memory.discount(found)
         found.client = call.client
         found.growth, found.further_calls = footprint.growth, footprint.further_calls
-        found.longer_than_usual = call.stage > 1 and not call.run_depth
+        found.keeps_its_place = bool(call.run_depth if call.stage > 1 else footprint.further_calls)
         if call.call_id not in found.calls:
             found.calls[call.call_id] = footprint.prefix
             memory.prefixes.add(footprint.prefix)
@@ -397,7 +398,7 @@ class Residents:
                     "worker": each.worker_id,
                     "growth": each.growth,
                     "further": each.further_calls,
-                    "longer": each.longer_than_usual,
+                    "keeps": each.keeps_its_place,
                     "calls": [[call_id, *_plain(prefix)] for call_id, prefix in each.calls.items()],
                     "last": None if each.last is None else _plain(each.last),
                     "ends": age_of(each.ends_s, now_s),
@@ -430,7 +431,7 @@ class Residents:
                 each["worker"],
                 each["growth"],
                 each["further"],
-                each["longer"],
+                each["keeps"],
                 {call_id: _prefix(*prefix) for call_id, *prefix in each["calls"]},
                 None if each["last"] is None else _prefix(*each["last"]),
                 time_of(each["ends"], now_s),

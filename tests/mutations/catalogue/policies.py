@@ -115,8 +115,16 @@ _SCHEDULING = (
         "endless-runs-keep-their-places",
         "scheduling",
         "scheduling/residents/gate.py",
-        "least = 0.0 if each.longer_than_usual else lead",
-        "least = lead",
+        "found.keeps_its_place = bool(call.run_depth if call.stage > 1 else footprint.further_calls)",
+        "found.keeps_its_place = call.stage > 1 or footprint.further_calls > 0",
+        ("tests/unit/scheduling/residents",),
+    ),
+    Mutation(
+        "single-calls-keep-their-places",
+        "scheduling",
+        "scheduling/residents/residents.py",
+        "found.keeps_its_place = bool(call.run_depth if call.stage > 1 else footprint.further_calls)",
+        "found.keeps_its_place = call.stage == 1 or call.run_depth > 0",
         ("tests/unit/scheduling/residents",),
     ),
     Mutation(

@@ -547,6 +547,21 @@ def test_a_run_longer_than_usual_loses_its_place_to_anybody_who_is_behind_by_a_r
     assert calls == 2 * CALL.calls_per_interaction + 1
 
 
+def test_a_single_call_keeps_no_place_from_who_is_behind(monkeypatch):
+    """The held call waits at the worker, where its local scheduler is as fair."""
+    world = World()
+    world.take(ev.AppChanged("one", replace(CALL, calls_per_interaction=1), Limits()))
+    for number in range(3):
+        world.serve(f"before-{number}", tenant="ahead", app="one")
+        world.close(f"before-{number}")
+    running = [world.call(f"S{number}", tenant="ahead", app="one") for number in range(4)]
+    assert set(running) <= world.sent.keys()
+    held = world.call("H", tenant="behind", prompt=4000)
+    assert held not in world.sent
+    world.tick(0.1)
+    assert held in world.sent
+
+
 def test_a_run_that_lost_its_place_begins_in_the_fair_order():
     world = World(system=GATED.with_options({"feeder.locality_slack": 0.0}))
     held = held_for_long(world, 1900)
