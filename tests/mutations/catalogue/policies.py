@@ -114,7 +114,7 @@ _SCHEDULING = (
     Mutation(
         "endless-runs-keep-their-places",
         "scheduling",
-        "scheduling/residents/gate.py",
+        "scheduling/residents/residents.py",
         "found.keeps_its_place = bool(call.run_depth if call.stage > 1 else footprint.further_calls)",
         "found.keeps_its_place = call.stage > 1 or footprint.further_calls > 0",
         ("tests/unit/scheduling/residents",),
