@@ -201,6 +201,8 @@ class Feed:
         held = self.gate is not None and self.gate.holds(call)
         live.charge_factor = self._feeder.dispatch(call.call_id, live.cached_tokens)
         self._router.dispatched(call, worker.worker_id, live.charge_factor)
+        if self.gate is not None:
+            self.gate.dispatch(call, worker.worker_id)  # before the call matches itself
         self._locality.placed(call, worker.worker_id)
         live.worker_id, live.epoch, live.started = worker.worker_id, worker.epoch, False
         live.demand_tokens = call.prompt_tokens - live.cached_tokens + call.expected_output_tokens
@@ -211,8 +213,6 @@ class Feed:
             waiting_tokens = call.prompt_tokens + call.expected_output_tokens
             self._worker_table.add_waiting(worker, waiting_tokens)
         worker.calls += 1
-        if self.gate is not None:
-            self.gate.dispatch(call, worker.worker_id)
         weight = 1.0 / live.charge_factor
         client = client_id(call.client)
         return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client, held)

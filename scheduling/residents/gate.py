@@ -223,7 +223,9 @@ class RunGate:
 
     def _footprint(self, call: Call) -> Footprint:
         keys, block_tokens = self._locality.keys(call.call_id), self._locality.block_tokens
-        prefix = prefix_of(keys, block_tokens, call.prompt_tokens + self._output(call))
+        matched_tokens = self._locality.matched_tokens(call, self._serving())
+        tokens = call.prompt_tokens + self._output(call)
+        prefix = prefix_of(keys, block_tokens, tokens, matched_tokens)
         return Footprint(prefix, self._growth(call), max(0.0, call.remaining_calls - 1.0))
 
     def _output(self, call: Call) -> int:

@@ -3,7 +3,8 @@
 A prompt is cut at some depths, four for each doubling. The key of a block identifies the whole prompt
 up to there (:mod:`fairserve.scheduling.locality.block_keys`), so two prompts are equal up to the last
 cut at which their keys are. They may share more, up to a fifth of the prompt: too much is counted,
-never too little.
+never too little. So a prompt is also cut where its match with a worker's cache ends, if that is behind
+the last of those depths: questions on one document share all of it.
 
 Cost: O(log tokens) for each method.
 """
@@ -28,15 +29,25 @@ class Prefix(NamedTuple):
 
     keys: tuple[int, ...]
     """Key at each cut."""
+    depth: int
+    """Depth of the last cut, in blocks."""
     rest: int
     """Tokens behind the last cut, which no other prompt holds."""
 
 
-def prefix_of(keys: BlockKeys, block_tokens: int, tokens: int) -> Prefix:
-    """Return a prefix of this many tokens, the first of which are the blocks with these keys."""
-    cuts = bisect_right(_CUTS, len(keys))
-    before = _CUTS[cuts - 1] * block_tokens if cuts else 0
-    return Prefix(tuple(keys[depth - 1] for depth in _CUTS[:cuts]), max(0, tokens - before))
+def prefix_of(keys: BlockKeys, block_tokens: int, tokens: int, matched_tokens: int = 0) -> Prefix:
+    """Return a prefix of this many tokens, the first of which are the blocks with these keys.
+
+    ``matched_tokens`` of them are in a cache.
+    """
+    number = bisect_right(_CUTS, len(keys))
+    cuts = _CUTS[:number]
+    matched = min(matched_tokens // block_tokens, len(keys))
+    if cuts and matched > cuts[-1]:
+        cuts = (*cuts, matched)
+    depth = cuts[-1] if cuts else 0
+    rest = max(0, tokens - depth * block_tokens)
+    return Prefix(tuple(keys[each - 1] for each in cuts), depth, rest)
 
 
 class HeldPrefixes:
@@ -50,13 +61,13 @@ class HeldPrefixes:
 
     def whole(self, prefix: Prefix) -> int:
         """Return all tokens of a prefix."""
-        return (
-            _CUTS[len(prefix.keys) - 1] if prefix.keys else 0
-        ) * self._block_tokens + prefix.rest
+        return prefix.depth * self._block_tokens + prefix.rest
 
     def would_add(self, prefix: Prefix) -> int:
         """Return the tokens of a prefix that none here holds."""
         known = len(prefix.keys)
+        if known and prefix.keys[-1] in self._holders:
+            return prefix.rest
         while known and prefix.keys[known - 1] not in self._holders:
             known -= 1
         shared = _CUTS[known - 1] if known else 0

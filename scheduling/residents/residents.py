@@ -441,9 +441,9 @@ class Residents:
             self._enter_worker(found)
 
 
-def _plain(prefix: Prefix) -> tuple[list[int], int]:
-    return list(prefix.keys), prefix.rest
+def _plain(prefix: Prefix) -> tuple[list[int], int, int]:
+    return list(prefix.keys), prefix.depth, prefix.rest
 
 
-def _prefix(keys: list[int], rest: int) -> Prefix:
-    return Prefix(tuple(keys), rest)
+def _prefix(keys: list[int], depth: int, rest: int) -> Prefix:
+    return Prefix(tuple(keys), depth, rest)

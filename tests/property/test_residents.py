@@ -37,12 +37,20 @@ def held_at(pool):
     for _, each in pool.gate.residents.all():
         for prefix in each.prefixes:
             tokens[each.worker_id] += prefix.rest
-            keys.setdefault(each.worker_id, {}).update(zip(prefix.keys, PARTS, strict=False))
+            keys.setdefault(each.worker_id, {}).update(parts(prefix))
     return {worker: sum(keys.get(worker, {}).values()) + held for worker, held in tokens.items()}
 
 
+def parts(prefix):
+    """Return the tokens from each cut of a prompt to the next one, by key."""
+    if not prefix.keys:
+        return {}
+    last = prefix.depth * BLOCK - sum(PARTS[: len(prefix.keys) - 1])
+    return dict(zip(prefix.keys, [*PARTS[: len(prefix.keys) - 1], last], strict=True))
+
+
 def whole(prefix):
-    return sum(PARTS[: len(prefix.keys)]) + prefix.rest
+    return sum(parts(prefix).values()) + prefix.rest
 
 
 def needed_at(pool):
@@ -132,27 +140,31 @@ def live_call(dispatcher, resident):
     return dispatcher._live[call_id].call
 
 
-@given(st.lists(st.tuples(st.text("ab", max_size=30), st.integers(0, 15)), max_size=12), st.data())
+PROMPTS = st.tuples(st.text("ab", max_size=30), st.integers(0, 15), st.integers(0, 30))
+"""Letters, of which each is a block, tokens behind them, and blocks that a cache has at first."""
+
+
+@given(st.lists(PROMPTS, max_size=12), st.data())
 def test_shared_prefixes_count_once(prompts, data):
     """Never less than all different blocks, never more than the prompts without sharing."""
     held, present = HeldPrefixes(BLOCK), []
 
     def check():
-        blocks = {text[:depth] for text, _ in present for depth in range(1, len(text) + 1)}
-        tails = sum(tail for _, tail in present)
+        blocks = {text[:depth] for text, *_ in present for depth in range(1, len(text) + 1)}
+        tails = sum(tail for _, tail, _ in present)
         assert held.tokens >= len(blocks) * BLOCK + tails
-        assert held.tokens <= sum(len(text) * BLOCK + tail for text, tail in present)
+        assert held.tokens <= sum(len(text) * BLOCK + tail for text, tail, _ in present)
 
-    def prefix(text, tail):
+    def prefix(text, tail, matched):
         keys = [hash(text[:depth]) for depth in range(1, len(text) + 1)]
-        return prefix_of(keys, BLOCK, len(text) * BLOCK + tail)
+        return prefix_of(keys, BLOCK, len(text) * BLOCK + tail, matched * BLOCK)
 
     for prompt in prompts:
         before, added = held.tokens, held.would_add(prefix(*prompt))
         held.add(prefix(*prompt))
         present.append(prompt)
         assert held.tokens == before + added
-        if prompts.count(prompt) > 1 and present.count(prompt) > 1:
+        if present.count(prompt) > 1:
             assert added <= BLOCK * len(prompt[0]) / 5 + BLOCK + prompt[1]
         check()
     for prompt in data.draw(st.permutations(present)):

@@ -136,6 +136,18 @@ _SCHEDULING = (
         ("tests/unit/scheduling/residents", "tests/property/test_residents.py"),
     ),
     Mutation(
+        "a-call-matches-itself",
+        "scheduling",
+        "scheduling/dispatch/feed.py",
+        "        if self.gate is not None:\n"
+        "            self.gate.dispatch(call, worker.worker_id)  # before the call matches itself\n"
+        "        self._locality.placed(call, worker.worker_id)\n",
+        "        self._locality.placed(call, worker.worker_id)\n"
+        "        if self.gate is not None:\n"
+        "            self.gate.dispatch(call, worker.worker_id)\n",
+        ("tests/unit/scheduling/residents",),
+    ),
+    Mutation(
         "a-lost-place-changes-the-forecast-of-others",
         "scheduling",
         "scheduling/residents/residents.py",

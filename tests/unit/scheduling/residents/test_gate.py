@@ -65,9 +65,9 @@ class World:
         self.take(ev.CallArrived(call))
         return call_id
 
-    def small(self, run):
+    def small(self, run, prompt=300, **more):
         """Make a call of a small run of another tenant; return its id."""
-        return self.call(run, "small", 300, "small")
+        return self.call(run, "small", prompt, "small", **more)
 
     def end(self, call_id, prompt=2000):
         self.take(ev.CallStarted(call_id))
@@ -191,6 +191,18 @@ def test_a_prefix_that_runs_share_counts_once():
     for run in "ABCD":
         world.serve(run, prompt=3500, shared=3440)
     assert world.call("E", prompt=3500) not in world.sent
+
+
+def test_questions_on_one_document_share_all_of_it():
+    """Behind the last depth at which prompts are cut, too, as the first question is in the cache."""
+    world, added = World(), []
+    residents = world.dispatcher.first.gate.residents
+    for run in "ABC":
+        before = residents.held_tokens("w0")
+        assert world.small(run, prompt=1400, text="book", shared=1296) in world.sent
+        added.append(residents.held_tokens("w0") - before)
+    growth = added[0] - 1450
+    assert added[2] - growth == 1450 - 1296 < added[1] - growth
 
 
 def test_a_run_with_several_calls_holds_all_their_prompts():
