@@ -199,7 +199,7 @@ def test_questions_on_one_document_share_all_of_it():
     residents = world.dispatcher.first.gate.residents
     for run in "ABC":
         before = residents.held_tokens("w0")
-        assert world.small(run, prompt=1400, text="book", shared=1296) in world.sent
+        assert world.small(run, prompt=1400, shared=1296) in world.sent
         added.append(residents.held_tokens("w0") - before)
     growth = added[0] - 1450
     assert added[2] - growth == 1450 - 1296 < added[1] - growth
