@@ -92,6 +92,20 @@ class Resident:
 
 
 @dataclass(slots=True)
+class _Pauses:
+    """Pauses of one app's runs, in seconds."""
+
+    longest_s: float = 0.0
+    """Longest recent one."""
+    assumed_s: float = _UNKNOWN_PAUSE_S
+    """What a longest one may be, as few are no evidence."""
+
+    def decay(self, factor: float) -> None:
+        self.longest_s *= factor
+        self.assumed_s *= factor
+
+
+@dataclass(slots=True)
 class _Revoked:
     """A run that has lost its place, until its next call is dispatched."""
 
@@ -145,8 +159,8 @@ class Residents:
         """Memory by worker."""
         self.largest_tokens = 0
         """Capacity of the largest worker; 0 without workers."""
-        self._pauses: dict[str, float] = {}
-        """Longest recent pause of each app's runs, in seconds."""
+        self._pauses: dict[str, _Pauses] = {}
+        """Pauses by app."""
         self._revoked: dict[str, _Revoked] = {}
 
     def __len__(self) -> int:
@@ -248,8 +262,9 @@ class Residents:
             since_s = found.idle_since_s
         else:
             return
-        longest_s = _PAUSE_DECAY * self.pause_s(call.app)
-        self._pauses[call.app] = max(now_s - since_s, longest_s)
+        pauses = self._pauses.setdefault(call.app, _Pauses())
+        pauses.decay(_PAUSE_DECAY)
+        pauses.longest_s = max(now_s - since_s, pauses.longest_s)
 
     def _hold(self, found: Resident, call: Call, footprint: Footprint) -> None:
         """Count a call's prefix, and the growth from it on."""
@@ -355,15 +370,17 @@ class Residents:
 
     def shorten(self, app: str) -> None:
         """Shorten the next leases of an app, whose runs held memory for nothing."""
-        self._pauses[app] = _OVERRUN_DECAY * self.pause_s(app)
+        self._pauses.setdefault(app, _Pauses()).decay(_OVERRUN_DECAY)
 
     def pause_s(self, app: str) -> float:
         """Return the longest recent pause of an app's runs."""
-        return self._pauses.get(app, _UNKNOWN_PAUSE_S)
+        pauses = self._pauses.get(app) or _Pauses()
+        return max(pauses.longest_s, pauses.assumed_s)
 
     def patience_s(self, app: str) -> float:
         """Return how long a worker waits for runs of an app without a call; 0 before its first pause."""
-        return self._pauses.get(app, 0.0) / _PAUSES_OF_LEASE
+        pauses = self._pauses.get(app)
+        return 0.0 if pauses is None else pauses.longest_s / _PAUSES_OF_LEASE
 
     def lease_s(self, app: str, continues: float = 1.0) -> float:
         """Return how long a resident of an app keeps its place without a call."""
@@ -408,7 +425,7 @@ class Residents:
                 for run_id, each in self._runs.items()
             ],
             "capacity": {name: each.capacity_tokens for name, each in self._memory.items()},
-            "pauses": dict(self._pauses),
+            "pauses": {app: [each.longest_s, each.assumed_s] for app, each in self._pauses.items()},
             "revoked": {
                 run_id: [each.app, age_of(each.since_s, now_s), each.overran]
                 for run_id, each in self._revoked.items()
@@ -417,7 +434,8 @@ class Residents:
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
-        self._pauses, self._memory, self._runs = dict(state["pauses"]), {}, {}
+        self._pauses = {app: _Pauses(*plain) for app, plain in state["pauses"].items()}
+        self._memory, self._runs = {}, {}
         self._revoked = {
             run_id: _Revoked(app, time_of(age, now_s), overran)
             for run_id, (app, age, overran) in state["revoked"].items()

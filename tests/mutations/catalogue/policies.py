@@ -199,8 +199,8 @@ _SCHEDULING = (
         "abandoned-runs-keep-the-leases-of-their-app",
         "scheduling",
         "scheduling/residents/residents.py",
-        "self._pauses[app] = _OVERRUN_DECAY * self.pause_s(app)",
-        "self._pauses[app] = self.pause_s(app)",
+        "self._pauses.setdefault(app, _Pauses()).decay(_OVERRUN_DECAY)",
+        "self._pauses.setdefault(app, _Pauses())",
         ("tests/unit/scheduling/residents",),
     ),
     Mutation(
