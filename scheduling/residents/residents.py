@@ -98,7 +98,7 @@ class _Pauses:
     longest_s: float = 0.0
     """Longest recent one."""
     assumed_s: float = _UNKNOWN_PAUSE_S
-    """What a longest one may be, as few are no evidence."""
+    """Assumed to be possible, since a few short pauses are no evidence."""
 
     def decay(self, factor: float) -> None:
         self.longest_s *= factor
