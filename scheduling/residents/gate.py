@@ -16,13 +16,14 @@ run may begin there if it is expected to end before, or if it fits beside the he
 beside the held run passes it.
 
 The run that is next in the fair order also gets room (:meth:`RunGate.tick`). First from those idle
-longest at a worker that has been without a call for half of the longest recent pause of their app, which
-shortens the leases of that app as overrun ones do. Then from residents that have overrun their lease.
-Then, where their places are enough, from those of clients that are ahead of its own by ``LEAD_CALLS``
-for each worker, the farthest first; or by more calls than it is expected to make, if the resident is
-longer than usual for its app, or a single call. A running call is not interrupted. Each place lost costs
-a prompt that is computed again and a run in progress that waits, so a small lead is left to the order of
-beginnings. A single call has nothing to lose: the call that gets its place waits at the worker instead.
+longest at a worker that has been without a call for half of the longest recent pause of their app, or
+for the time of some calls. This shortens the leases of that app as overrun ones do. Then from residents
+that have overrun their lease. Then, where their places are enough, from those of clients that are ahead
+of its own by ``LEAD_CALLS`` for each worker, the farthest first; or by more calls than it is expected to
+make, if the resident is longer than usual for its app, or a single call. A running call is not
+interrupted. Each place lost costs a prompt that is computed again and a run in progress that waits, so a
+small lead is left to the order of beginnings. A single call has nothing to lose: the call that gets its
+place waits at the worker instead.
 
 Memory costs service: while a run is held for lack of it, clients are charged for what they hold without
 a call. As much as a mean prompt costs half of what calls cost that follow each other without a pause.
@@ -63,8 +64,9 @@ IDLE_PRICE = 0.5
 """Charge for memory of a mean prompt that is held without a call, relative to calls without a pause."""
 STAYS_SHARE = 0.5
 """Part of its prompt that the worker of a call's run must hold for the call to go nowhere else."""
-IDLE_AFTER_S = 2.0
-"""Seconds for which a worker is at least without a call before the idle runs there lose places."""
+IDLE_AFTER_S, IDLE_CALLS = 2.0, 3.0
+"""Seconds for which a worker is at least without a call before idle runs there lose places, and mean
+times of a call for which it is at most: where calls are short, so are prompts to compute again."""
 LEAD_CALLS = 200.0
 """Typical calls, for each worker, by which a client must be ahead of another to lose a place to it."""
 _SMALL = 1 / 32
@@ -352,7 +354,8 @@ class RunGate:
         there = self._by_idleness(worker_id)
         if not there or any(each.calls for _, each in there):
             return False
-        patience_s = max(IDLE_AFTER_S, self.residents.patience_s(there[0][1].app))
+        pause_s = self.residents.patience_s(there[0][1].app)
+        patience_s = max(IDLE_AFTER_S, min(pause_s, IDLE_CALLS * self._pace.call_s))
         return self._now_s - there[-1][1].idle_since_s >= patience_s
 
     def _shrink(self, workers: WorkerSet) -> None:

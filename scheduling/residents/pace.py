@@ -23,6 +23,11 @@ class Pace:
         self._passed_to_s: float | None = None
 
     @property
+    def call_s(self) -> float:
+        """Return how long a call takes in the mean; 0 if none has ended."""
+        return self._call_s / self._ended if self._ended else 0.0
+
+    @property
     def calls_per_token_s(self) -> float:
         """Return the calls of a busy run per second and token of a mean prompt; 0 if none has ended."""
         held = self._call_s * self._prompts

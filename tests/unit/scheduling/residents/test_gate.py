@@ -416,19 +416,25 @@ def test_a_worker_without_a_call_gives_the_place_of_who_is_idle_longest(idle_aft
     assert residents.lease_s("app") < lease_s
 
 
-def test_a_worker_waits_for_runs_that_pause_as_usual(idle_after):
-    """For half of the longest recent pause of their app."""
+@pytest.mark.parametrize(("call_s", "waits_s"), [(5.0, 10.0), (1.0, 2.4)])
+def test_a_worker_waits_for_runs_that_pause_as_usual(idle_after, call_s, waits_s):
+    """For half of the longest recent pause of their app, but not for longer than some calls take."""
     idle_after(2.0)
     world = World()
-    for run in "AB":
-        world.serve(run)
+
+    def serve(run):
+        call_id = world.call(run)
+        world.tick(call_s)
+        world.end(call_id)
+
+    serve("A")
     world.tick(20.0)
-    for run in "AB":
-        world.serve(run)
+    serve("A")
+    serve("B")
     held = world.call("C")
-    world.tick(9.5)
+    world.tick(waits_s - 0.5)
     assert held not in world.sent
-    world.tick(5.5)
+    world.tick(1.0)
     assert held in world.sent
 
 
