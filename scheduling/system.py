@@ -51,8 +51,8 @@ class SystemConfig:
     """Share of a worker's KV capacity for the footprints of runs in progress; a run begins once its
     own fits. None: it begins when its call is chosen."""
     hold_s: float = 150.0
-    """Seconds after which a held run gets places of all who are ahead of it and hold as much memory,
-    after twice as many of all. That should be less than the time that a call may wait in the queue."""
+    """Seconds after which a held run is passed only by what fits beside it; before, also by runs that
+    are expected to end sooner."""
     high_watermark: float = 2.0
     low_watermark: float = 1.2
     immunity_factor: float = 2.0

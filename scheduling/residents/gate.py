@@ -340,23 +340,22 @@ class RunGate:
         if not missing:
             return
         worker_id = min(missing, key=missing.__getitem__)
-        for run_id, each in self._by_idleness(worker_id):
+        there = self.residents.at(worker_id)
+        for run_id, each in sorted(there, key=lambda each: each[1].idle_since_s):
             if self.residents.fits(worker_id, footprint) or self._feeder.waits(run_id):
                 return
             self.residents.shorten(each.app)
             self._revoke(run_id, overran=False)
 
-    def _by_idleness(self, worker_id: str) -> list[tuple[str, Resident]]:
-        return sorted(self.residents.at(worker_id), key=lambda each: each[1].idle_since_s)
-
     def _is_idle(self, worker_id: str) -> bool:
         """Return whether a worker has been without a call for longer than its runs explain."""
-        there = self._by_idleness(worker_id)
-        if not there or any(each.calls for _, each in there):
+        there = [each for _, each in self.residents.at(worker_id)]
+        if not there or any(each.calls for each in there):
             return False
-        pause_s = self.residents.patience_s(there[0][1].app)
+        longest = min(there, key=lambda each: each.idle_since_s)
+        pause_s = self.residents.patience_s(longest.app)
         patience_s = max(IDLE_AFTER_S, min(pause_s, IDLE_CALLS * self._pace.call_s))
-        return self._now_s - there[-1][1].idle_since_s >= patience_s
+        return self._now_s - max(each.idle_since_s for each in there) >= patience_s
 
     def _shrink(self, workers: WorkerSet) -> None:
         """Take places while runs hold more than their worker's cache, and would evict each other.
@@ -405,11 +404,12 @@ class RunGate:
         found = []
         for run_id, each in self.residents.at(worker_id):
             length = _parting(each.client, call.client)
-            ahead = self._feeder.counter(each.client[:length]) - self._feeder.counter(
-                call.client[:length]
-            )
+            if not length:
+                continue
+            theirs, own = each.client[:length], call.client[:length]
+            ahead = self._feeder.counter(theirs) - self._feeder.counter(own)
             least = lead if each.keeps_its_place else 0.0
-            if length and ahead > max(least, call.remaining_calls):
+            if ahead > max(least, call.remaining_calls):
                 found.append((ahead, run_id, each))
         return sorted(found, key=lambda each: each[:2], reverse=True)
 

@@ -32,8 +32,8 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "hold_s": (
         "s",
-        "Time after which a run held for want of room gets places of those who are ahead and hold as "
-        "much memory; after twice the time, of all who are ahead.",
+        "Time after which a run held for want of room is passed only by what fits beside it; before, "
+        "also by runs that are expected to end sooner.",
     ),
     "high_watermark": ("demand / KV capacity", "Load at which an overload begins."),
     "low_watermark": ("demand / KV capacity", "Load at which an overload ends."),
