@@ -185,6 +185,8 @@ class Feed:
         Their kind can serve the call, it is not restricted to others, and it has not failed there,
         unless it has failed at all such workers.
         """
+        if not (restriction.kinds or restriction.workers or restriction.avoid):
+            return workers
         able, numbers = self._able(restriction), workers.workers
         workers = WorkerSet(numbers, workers.mask & able)
         serving = WorkerSet(numbers, self._worker_table.serving().mask & able)

@@ -15,6 +15,7 @@ Cost: O(1) to add or remove a run; O(classes) for the most.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from dataclasses import dataclass
 
 _CLASSES = 4
@@ -22,6 +23,8 @@ _CLASSES = 4
 
 @dataclass(slots=True)
 class _Class:
+    calls: float
+    """Further calls of each run."""
     runs: int = 0
     tokens: int = 0
     """Prompts of the runs."""
@@ -34,6 +37,8 @@ class Forecast:
 
     def __init__(self) -> None:
         self._classes: dict[int, _Class] = {}
+        self._by_end: list[int] = []
+        """Classes with runs, those that end first in front."""
         self._tokens = 0
 
     def add(self, tokens: int, growth: int, further_calls: float) -> None:
@@ -46,25 +51,32 @@ class Forecast:
 
     def _count(self, runs: int, tokens: int, growth: int, further_calls: float) -> None:
         key = round(_CLASSES * math.log2(1.0 + further_calls))
-        found = self._classes.setdefault(key, _Class())
+        found = self._classes.get(key)
+        if found is None:
+            found = self._classes[key] = _Class(2.0 ** (key / _CLASSES) - 1.0)
+            insort(self._by_end, key)
         found.runs += runs
         found.tokens += tokens
         found.growth += growth
         self._tokens += tokens
         if not found.runs:
             del self._classes[key]
+            self._by_end.remove(key)
 
     def most(self, held_tokens: int) -> float:
         """Return the most tokens needed, if what all hold now is this many, shared tokens once."""
         own = min(1.0, held_tokens / self._tokens) if self._tokens else 1.0
         most = left = float(held_tokens)
-        by_end = [
-            (2.0 ** (key / _CLASSES) - 1.0, self._classes[key]) for key in sorted(self._classes)
-        ]
-        per_call = sum(each.growth / calls for calls, each in by_end if calls)
-        for calls, each in by_end:
-            most = max(most, left + calls * per_call)
+        by_end = [self._classes[each] for each in self._by_end]
+        per_call = 0.0
+        for each in by_end:
+            if each.calls:
+                per_call += each.growth / each.calls
+        for each in by_end:
+            need = left + each.calls * per_call
+            if need > most:
+                most = need
             left -= own * each.tokens
-            if calls:
-                per_call -= each.growth / calls
+            if each.calls:
+                per_call -= each.growth / each.calls
         return most

@@ -52,11 +52,11 @@ from typing import Any
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call, ClientPath, Restriction, size_class
 from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.fairness.level_weights import weights_by_level
+from fairserve.scheduling.fairness.level_weights import Owner, weights_by_level
 from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.workers import WorkerSet
-from fairserve.scheduling.residents.held_prefixes import prefix_of
+from fairserve.scheduling.residents.held_prefixes import Prefix, prefix_of, prompt_prefix
 from fairserve.scheduling.residents.pace import Pace
 from fairserve.scheduling.residents.residents import Footprint, Resident, Residents
 
@@ -120,6 +120,8 @@ class RunGate:
         self._candidates, self._serving = candidates, serving
         self._hold_s = hold_s
         self.residents = Residents(share, locality.block_tokens)
+        self._prompts: dict[str, Prefix] = {}
+        """Prompts of queued calls whose footprints were asked for."""
         self._now_s = 0.0
         """Time of the last tick."""
         self._held: _Held | None = None
@@ -216,7 +218,7 @@ class RunGate:
         footprint = self._footprint(held.call)
         missing = self.residents.missing_tokens(held.worker_id, footprint)
         if missing > 0:
-            there = [each for _, each in self.residents.at(held.worker_id)]
+            there = self.residents.at(held.worker_id)
             if not late:
                 there.sort(key=lambda each: each.ends_s)
             leave, missing = self.residents.missing_without(held.worker_id, footprint, there)
@@ -225,9 +227,12 @@ class RunGate:
 
     def _footprint(self, call: Call) -> Footprint:
         keys, block_tokens = self._locality.keys(call.call_id), self._locality.block_tokens
+        prompt = self._prompts.get(call.call_id)
+        if prompt is None:
+            prompt = prompt_prefix(keys, block_tokens, call.prompt_tokens)
+            self._prompts[call.call_id] = prompt
         matched_tokens = self._locality.matched_tokens(call, self._serving())
-        tokens = call.prompt_tokens + self._output(call)
-        prefix = prefix_of(keys, block_tokens, tokens, matched_tokens)
+        prefix = prefix_of(prompt, keys, block_tokens, self._output(call), matched_tokens)
         return Footprint(prefix, self._growth(call), max(0.0, call.remaining_calls - 1.0))
 
     def _output(self, call: Call) -> int:
@@ -254,8 +259,10 @@ class RunGate:
             self.residents.resume(call, now_s)
 
     def unqueue(self, call: Call) -> None:
-        """Note that a queued call ends without a worker."""
-        self._no_longer_held(call)
+        """Note that a call is no longer queued, with a worker or without one."""
+        self._prompts.pop(call.call_id, None)
+        if self._held is not None and self._held.call.interaction_id == call.interaction_id:
+            self._held = None
 
     def has_place(self, run_id: str, now_s: float) -> bool:
         """Return whether a run is a resident within its lease, or lost its place to another.
@@ -263,15 +270,16 @@ class RunGate:
         So is one that began at another model, before a restart, or at a worker that is lost.
         """
         waits = self._feeder.waits(run_id)
-        if run_id in self.residents:
-            return waits or not self.residents.is_overdue(run_id, now_s)
+        if (found := self.residents.get(run_id)) is not None:
+            return waits or not self.residents.is_overdue(found, now_s)
         revoked = self.residents.was_revoked(run_id, now_s, waits=waits)
         return revoked or self._feeder.has_begun(run_id)
 
     def dispatch(self, call: Call, worker_id: str) -> None:
         """Note a call's worker."""
-        self._no_longer_held(call)
-        held, footprint, ends_s = self._held, self._footprint(call), self._ends_s(call)
+        footprint, ends_s = self._footprint(call), self._ends_s(call)
+        self.unqueue(call)
+        held = self._held
         if held is not None and held.worker_id == worker_id and not held.is_after(ends_s):
             held.spare_tokens -= self.residents.added_tokens(worker_id, footprint)
         self.residents.dispatch(call, worker_id, footprint, ends_s)
@@ -281,10 +289,6 @@ class RunGate:
         """Note that a call has left its worker."""
         self.residents.leave(call, now_s)
         self._pace.leave(call.prompt_tokens, call.expected_output_tokens)
-
-    def _no_longer_held(self, call: Call) -> None:
-        if self._held is not None and self._held.call.interaction_id == call.interaction_id:
-            self._held = None
 
     def holds(self, call: Call) -> bool:
         """Return whether a queued call waits for memory."""
@@ -340,16 +344,15 @@ class RunGate:
         if not missing:
             return
         worker_id = min(missing, key=missing.__getitem__)
-        there = self.residents.at(worker_id)
-        for run_id, each in sorted(there, key=lambda each: each[1].idle_since_s):
-            if self.residents.fits(worker_id, footprint) or self._feeder.waits(run_id):
+        for each in sorted(self.residents.at(worker_id), key=lambda each: each.idle_since_s):
+            if self.residents.fits(worker_id, footprint) or self._feeder.waits(each.run_id):
                 return
             self.residents.shorten(each.app)
-            self._revoke(run_id, overran=False)
+            self._revoke(each.run_id, overran=False)
 
     def _is_idle(self, worker_id: str) -> bool:
         """Return whether a worker has been without a call for longer than its runs explain."""
-        there = [each for _, each in self.residents.at(worker_id)]
+        there = self.residents.at(worker_id)
         if not there or any(each.calls for each in there):
             return False
         longest = min(there, key=lambda each: each.idle_since_s)
@@ -368,55 +371,59 @@ class RunGate:
                 if len(there) == 1:
                     break
                 memory = self._memory_by_client(there)
-                _, run_id = max(
-                    ([*self._shares(each, memory), number], run_id)
-                    for number, (run_id, each) in enumerate(there)
-                )
-                self._revoke(run_id, overran=False)
+                shares = [self._shares(each, memory) for each in there]
+                most = max(range(len(there)), key=lambda number: (shares[number], number))
+                self._revoke(there[most].run_id, overran=False)
 
     def _charge_idle(self, passed_s: float) -> None:
         """Charge all for the memory that they hold without a call, at the same price for each token."""
-        calls = IDLE_PRICE * passed_s * self._pace.calls_per_token_s
-        for run_id, each in self.residents.all():
-            waits = self._feeder.waits(run_id)
+        idle: Counter[tuple[Owner, ClientPath]] = Counter()
+        for each in self.residents.all():
+            waits = self._feeder.waits(each.run_id)
             tokens = each.mean_growth if waits else self.residents.idle_tokens(each)
             if tokens:
-                self._feeder.charge_idle(each.owner, each.client, calls * tokens)
+                idle[each.owner, each.client] += tokens
+        calls = IDLE_PRICE * passed_s * self._pace.calls_per_token_s
+        for (owner, client), tokens in idle.items():
+            self._feeder.charge_idle(owner, client, calls * tokens)
 
     def _take_places(self, held: _Held, workers: WorkerSet) -> None:
         """Take places for a held run."""
         debtors = self._debtors(held.call, held.worker_id, LEAD_CALLS * len(workers))
         number, missing = self.residents.missing_without(
-            held.worker_id, self._footprint(held.call), [each for _, _, each in debtors]
+            held.worker_id, self._footprint(held.call), debtors
         )
         if missing <= 0:
-            for _, run_id, _ in debtors[:number]:
-                self._revoke(run_id, overran=False)
+            for each in debtors[:number]:
+                self._revoke(each.run_id, overran=False)
 
-    def _debtors(
-        self, call: Call, worker_id: str, lead: float
-    ) -> list[tuple[float, str, Resident]]:
+    def _debtors(self, call: Call, worker_id: str, lead: float) -> list[Resident]:
         """Return the residents at a worker that owe their place to a call's run, the farthest first.
 
         Where their paths part, their client is ahead of the call's by more calls than its run is
         expected to make, and by more than ``lead`` if the resident keeps its place.
         """
         found = []
-        for run_id, each in self.residents.at(worker_id):
-            length = _parting(each.client, call.client)
-            if not length:
-                continue
-            theirs, own = each.client[:length], call.client[:length]
-            ahead = self._feeder.counter(theirs) - self._feeder.counter(own)
+        leads: dict[ClientPath, float] = {}
+        for each in self.residents.at(worker_id):
+            if (ahead := leads.get(each.client)) is None:
+                ahead = leads[each.client] = self._lead(each.client, call.client)
             least = lead if each.keeps_its_place else 0.0
             if ahead > max(least, call.remaining_calls):
-                found.append((ahead, run_id, each))
-        return sorted(found, key=lambda each: each[:2], reverse=True)
+                found.append((ahead, each.run_id, each))
+        return [each for *_, each in sorted(found, reverse=True)]
 
-    def _memory_by_client(self, there: Collection[tuple[str, Resident]]) -> Counter[ClientPath]:
+    def _lead(self, client: ClientPath, other: ClientPath) -> float:
+        """Return by how much a client is ahead of another where their paths part; 0 if nowhere."""
+        for length, (one, two) in enumerate(zip(client, other, strict=False), 1):
+            if one != two:
+                return self._feeder.counter(client[:length]) - self._feeder.counter(other[:length])
+        return 0.0
+
+    def _memory_by_client(self, there: Collection[Resident]) -> Counter[ClientPath]:
         """Return the tokens that residents hold, by path of their clients at each level."""
         memory: Counter[ClientPath] = Counter()
-        for _, each in there:
+        for each in there:
             tokens = self.residents.tokens_of(each) + each.mean_growth
             for length in range(1, len(each.client) + 1):
                 memory[each.client[:length]] += tokens
@@ -464,11 +471,3 @@ class RunGate:
             call_id, age, worker_id, room, spare_tokens = state["held"]
             room_s = None if room is None else time_of(room, now_s)
             self._held = _Held(calls[call_id], time_of(age, now_s), worker_id, room_s, spare_tokens)
-
-
-def _parting(client: ClientPath, other: ClientPath) -> int:
-    """Return the number of levels up to the first at which two paths differ; 0 if none does."""
-    for length, (one, two) in enumerate(zip(client, other, strict=False), 1):
-        if one != two:
-            return length
-    return 0

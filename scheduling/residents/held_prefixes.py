@@ -12,7 +12,7 @@ Cost: O(log tokens) for each method.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from fairserve.scheduling.locality.block_keys import BlockKeys
@@ -35,19 +35,23 @@ class Prefix(NamedTuple):
     """Tokens behind the last cut, which no other prompt holds."""
 
 
-def prefix_of(keys: BlockKeys, block_tokens: int, tokens: int, matched_tokens: int = 0) -> Prefix:
-    """Return a prefix of this many tokens, the first of which are the blocks with these keys.
-
-    ``matched_tokens`` of them are in a cache.
-    """
-    number = bisect_right(_CUTS, len(keys))
-    cuts = _CUTS[:number]
-    matched = min(matched_tokens // block_tokens, len(keys))
-    if cuts and matched > cuts[-1]:
-        cuts = (*cuts, matched)
+def prompt_prefix(keys: BlockKeys, block_tokens: int, prompt_tokens: int) -> Prefix:
+    """Return a prompt of this many tokens, the first of which are the blocks with these keys."""
+    cuts = _CUTS[: bisect_right(_CUTS, len(keys))]
     depth = cuts[-1] if cuts else 0
-    rest = max(0, tokens - depth * block_tokens)
+    rest = max(0, prompt_tokens - depth * block_tokens)
     return Prefix(tuple(keys[each - 1] for each in cuts), depth, rest)
+
+
+def prefix_of(
+    prompt: Prefix, keys: BlockKeys, block_tokens: int, output_tokens: int, matched_tokens: int
+) -> Prefix:
+    """Return a prompt with its output, also cut where its match with a cache ends."""
+    depth, rest = min(matched_tokens // block_tokens, len(keys)), prompt.rest + output_tokens
+    if not prompt.keys or depth <= prompt.depth:
+        return Prefix(prompt.keys, prompt.depth, rest)
+    rest = max(0, rest - (depth - prompt.depth) * block_tokens)
+    return Prefix((*prompt.keys, keys[depth - 1]), depth, rest)
 
 
 class HeldPrefixes:
@@ -65,11 +69,11 @@ class HeldPrefixes:
 
     def would_add(self, prefix: Prefix) -> int:
         """Return the tokens of a prefix that none here holds."""
-        known = len(prefix.keys)
-        if known and prefix.keys[-1] in self._holders:
+        keys, holders = prefix.keys, self._holders
+        if keys and keys[-1] in holders:
             return prefix.rest
-        while known and prefix.keys[known - 1] not in self._holders:
-            known -= 1
+        # whoever holds a key holds those before it
+        known = bisect_left(keys, True, key=lambda each: each not in holders)
         shared = _CUTS[known - 1] if known else 0
         return self.whole(prefix) - shared * self._block_tokens
 

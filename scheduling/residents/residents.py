@@ -57,6 +57,7 @@ class Footprint(NamedTuple):
 class Resident:
     """A run that may hold memory; changed by its :class:`Residents` only."""
 
+    run_id: str
     owner: Owner
     client: ClientPath
     worker_id: str
@@ -123,21 +124,34 @@ class _Memory:
     capacity_tokens: int
     prefixes: HeldPrefixes
     forecast: Forecast = field(default_factory=Forecast)
-    residents: int = 0
+    residents: dict[str, Resident] = field(default_factory=dict)
+    """Residents by run, in the order in which they came here."""
 
     @property
     def tokens(self) -> int:
         return math.ceil(self.forecast.most(self.prefixes.tokens))
 
-    def count(self, found: Resident) -> None:
-        """Count a resident in the forecast."""
+    def foresee(self, found: Resident) -> None:
+        """Add a resident to the forecast."""
         tokens = sum(map(self.prefixes.whole, found.prefixes))
         self.forecast.add(tokens, found.growth, found.further_calls)
 
-    def discount(self, found: Resident) -> None:
+    def no_longer_foresee(self, found: Resident) -> None:
         """Remove a resident from the forecast, before it changes."""
         tokens = sum(map(self.prefixes.whole, found.prefixes))
         self.forecast.remove(tokens, found.growth, found.further_calls)
+
+    def count(self, found: Resident) -> None:
+        """Count what a resident holds and will hold."""
+        self.foresee(found)
+        for prefix in found.prefixes:
+            self.prefixes.add(prefix)
+
+    def discount(self, found: Resident) -> None:
+        """Undo :meth:`count`."""
+        self.no_longer_foresee(found)
+        for prefix in found.prefixes:
+            self.prefixes.remove(prefix)
 
     def tokens_with(self, footprint: Footprint) -> float:
         """Return what ``tokens`` would be with another run."""
@@ -174,9 +188,9 @@ class Residents:
         """Return a resident; None if the run is none."""
         return self._runs.get(run_id)
 
-    def all(self) -> Iterator[tuple[str, Resident]]:
-        """Yield each resident with its run's id."""
-        yield from self._runs.items()
+    def all(self) -> Iterator[Resident]:
+        """Yield each resident."""
+        yield from self._runs.values()
 
     @property
     def tokens(self) -> int:
@@ -219,13 +233,16 @@ class Residents:
 
         And what is missing then; more than 0 if it does not fit without all of them either.
         """
-        missing, number = self.missing_tokens(worker_id, footprint), 0
+        memory, number = self._memory[worker_id], 0
+        missing = self.missing_tokens(worker_id, footprint)
         while missing > 0 and number < len(order):
-            self._leave_worker(order[number])
+            memory.discount(order[number])
             number += 1
             missing = self.missing_tokens(worker_id, footprint)
+            if number == len(memory.residents):  # a worker without residents takes any run
+                missing = min(0.0, missing)
         for each in order[:number]:
-            self._enter_worker(each)
+            memory.count(each)
         return number, missing
 
     def tokens_of(self, found: Resident) -> int:
@@ -242,13 +259,12 @@ class Residents:
 
     def lose(self, worker_id: str) -> None:
         """Remove a worker with its residents, whose runs continue elsewhere."""
-        del self._memory[worker_id]
+        lost = self._memory.pop(worker_id)
         self.largest_tokens = max(
             (each.capacity_tokens for each in self._memory.values()), default=0
         )
-        self._runs = {
-            run_id: each for run_id, each in self._runs.items() if each.worker_id != worker_id
-        }
+        for run_id in lost.residents:
+            del self._runs[run_id]
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -269,7 +285,7 @@ class Residents:
     def _hold(self, found: Resident, call: Call, footprint: Footprint) -> None:
         """Count a call's prefix, and the growth from it on."""
         memory = self._memory[found.worker_id]
-        memory.discount(found)
+        memory.no_longer_foresee(found)
         found.client = call.client
         found.growth, found.further_calls = footprint.growth, footprint.further_calls
         found.keeps_its_place = bool(call.run_depth if call.stage > 1 else footprint.further_calls)
@@ -279,7 +295,7 @@ class Residents:
         if found.last is not None:
             memory.prefixes.remove(found.last)
             found.last = None
-        memory.count(found)
+        memory.foresee(found)
 
     def dispatch(self, call: Call, worker_id: str, footprint: Footprint, ends_s: float) -> None:
         """Note a call's worker. Its run becomes a resident there, or moves there.
@@ -290,12 +306,12 @@ class Residents:
         found = self._runs.get(call.interaction_id)
         if found is None:
             owner = call.tenant, call.app, call.user
-            found = self._runs[call.interaction_id] = Resident(owner, call.client, worker_id)
-            self._enter_worker(found)
+            found = Resident(call.interaction_id, owner, call.client, worker_id)
+            self._add(found)
         elif found.worker_id != worker_id:
-            self._leave_worker(found)
+            self._remove(found)
             found.worker_id = worker_id
-            self._enter_worker(found)
+            self._add(found)
         found.ends_s = ends_s
         self._hold(found, call, footprint)
 
@@ -309,20 +325,20 @@ class Residents:
         found.idle_since_s = now_s
         found.continues = min(1.0, call.remaining_calls - 1.0)
         memory = self._memory[found.worker_id]
-        memory.discount(found)
+        memory.no_longer_foresee(found)
         prefix = found.calls.pop(call.call_id)
         if found.calls:
             memory.prefixes.remove(prefix)
         else:
             found.last = prefix
-        memory.count(found)
+        memory.foresee(found)
 
     def end(self, run_id: str) -> None:
         """Forget a run."""
         self._revoked.pop(run_id, None)
-        found = self._runs.pop(run_id, None)
+        found = self._runs.get(run_id)
         if found is not None:
-            self._leave_worker(found)
+            self._remove(found)
 
     def revoke(self, run_id: str, now_s: float, *, overran: bool) -> None:
         """Take a resident's place, either since it ``overran`` its lease or for another run."""
@@ -343,28 +359,24 @@ class Residents:
             return False
         return waits or now_s - found.since_s <= self.lease_s(found.app)
 
-    def _enter_worker(self, found: Resident) -> None:
+    def _add(self, found: Resident) -> None:
         memory = self._memory[found.worker_id]
-        memory.residents += 1
+        self._runs[found.run_id] = memory.residents[found.run_id] = found
         memory.count(found)
-        for prefix in found.prefixes:
-            memory.prefixes.add(prefix)
 
-    def _leave_worker(self, found: Resident) -> None:
+    def _remove(self, found: Resident) -> None:
         memory = self._memory[found.worker_id]
-        memory.residents -= 1
+        del self._runs[found.run_id], memory.residents[found.run_id]
         memory.discount(found)
-        for prefix in found.prefixes:
-            memory.prefixes.remove(prefix)
 
     def idle_tokens(self, found: Resident) -> int:
         """Return what a resident holds besides the prompts of its calls at the worker."""
         prefixes = self._memory[found.worker_id].prefixes
         return found.mean_growth + (0 if found.last is None else prefixes.whole(found.last))
 
-    def at(self, worker_id: str) -> list[tuple[str, Resident]]:
-        """Return the residents of a worker, with their runs' ids."""
-        return [each for each in self._runs.items() if each[1].worker_id == worker_id]
+    def at(self, worker_id: str) -> list[Resident]:
+        """Return the residents of a worker, in the order in which they came there."""
+        return list(self._memory[worker_id].residents.values())
 
     # --- leases -----------------------------------------------------------------------------------
 
@@ -387,18 +399,19 @@ class Residents:
         longest_s = continues * self.pause_s(app)
         return min(max(_PAUSES_OF_LEASE * longest_s, SHORTEST_LEASE_S), LONGEST_LEASE_S)
 
-    def is_overdue(self, run_id: str, now_s: float) -> bool:
+    def is_overdue(self, found: Resident, now_s: float) -> bool:
         """Return whether a resident without a call at its worker has overrun its lease."""
-        found = self._runs[run_id]
-        lease_s = self.lease_s(found.app, found.continues)
-        return not found.calls and now_s - found.idle_since_s > lease_s
+        idle_s = now_s - found.idle_since_s
+        if found.calls or idle_s <= SHORTEST_LEASE_S:
+            return False
+        return idle_s > self.lease_s(found.app, found.continues)
 
     def overdue(self, now_s: float) -> list[str]:
         """Return the runs that have overrun their lease, the one idle longest first."""
         found = [
             (each.idle_since_s, run_id)
             for run_id, each in self._runs.items()
-            if self.is_overdue(run_id, now_s)
+            if self.is_overdue(each, now_s)
         ]
         return [run_id for _, run_id in sorted(found)]
 
@@ -443,7 +456,8 @@ class Residents:
         for worker_id, tokens in state["capacity"].items():
             self.join(worker_id, tokens)
         for each in state["runs"]:
-            found = self._runs[each["run"]] = Resident(
+            found = Resident(
+                each["run"],
                 tuple(each["owner"]),
                 tuple(each["client"]),
                 each["worker"],
@@ -456,7 +470,7 @@ class Residents:
                 time_of(each["idle"], now_s),
                 each["continues"],
             )
-            self._enter_worker(found)
+            self._add(found)
 
 
 def _plain(prefix: Prefix) -> tuple[list[int], int, int]:

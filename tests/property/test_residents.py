@@ -11,7 +11,7 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.residents import held_prefixes
-from fairserve.scheduling.residents.held_prefixes import HeldPrefixes, prefix_of
+from fairserve.scheduling.residents.held_prefixes import HeldPrefixes, prefix_of, prompt_prefix
 
 BLOCK = 16
 PARTS = [
@@ -34,7 +34,7 @@ def started(seed):
 def held_at(pool):
     """Return the union of the residents' prefixes by worker."""
     keys, tokens = {}, dict.fromkeys(pool.worker_table.workers, 0)
-    for _, each in pool.gate.residents.all():
+    for each in pool.gate.residents.all():
         for prefix in each.prefixes:
             tokens[each.worker_id] += prefix.rest
             keys.setdefault(each.worker_id, {}).update(parts(prefix))
@@ -57,7 +57,7 @@ def needed_at(pool):
     """Return the most that the residents of each worker need together, by its definition."""
     needed = {}
     for worker, held in held_at(pool).items():
-        runs = [each for _, each in pool.gate.residents.all() if each.worker_id == worker]
+        runs = [each for each in pool.gate.residents.all() if each.worker_id == worker]
         tokens = [sum(map(whole, each.prefixes)) for each in runs]
         calls = [2 ** (round(4 * math.log2(1 + each.further_calls)) / 4) - 1 for each in runs]
         own = min(1.0, held / sum(tokens)) if sum(tokens) else 1.0
@@ -77,11 +77,11 @@ def check_counts(dispatcher):
     for model, pool in dispatcher.pools.items():
         for worker_id, tokens in needed_at(pool).items():
             assert abs(pool.gate.residents.held_tokens(worker_id) - tokens) <= 1.0
-        for run_id, each in pool.gate.residents.all():
+        for each in pool.gate.residents.all():
             assert (each.last is None) == bool(each.calls)
             for call_id in each.calls:
                 call = live[call_id].call
-                assert (call.interaction_id, call.pool, call.background) == (run_id, model, False)
+                assert (call.interaction_id, call.pool, call.background) == (each.run_id, model, False)
 
 
 @given(st.integers(0, 2**32))
@@ -102,7 +102,7 @@ def test_a_run_begins_only_where_it_fits(seed):
     dispatcher, source = started(seed)
     for _ in range(80):
         known = {
-            model: {run_id for run_id, _ in pool.gate.residents.all()}
+            model: {each.run_id for each in pool.gate.residents.all()}
             for model, pool in dispatcher.pools.items()
         }
         begun = {
@@ -119,13 +119,13 @@ def test_a_run_begins_only_where_it_fits(seed):
             residents = pool.gate.residents
             new = [
                 each
-                for run_id, each in residents.all()
-                if run_id not in known.get(model, ()) and run_id not in begun.get(model, ())
+                for each in residents.all()
+                if each.run_id not in known.get(model, ()) and each.run_id not in begun.get(model, ())
             ]
             for each in new:
                 others = [
                     other
-                    for _, other in residents.all()
+                    for other in residents.all()
                     if other is not each and each.worker_id == other.worker_id
                 ]
                 capacity = pool.worker_table.workers[each.worker_id].kv_capacity_tokens
@@ -157,7 +157,8 @@ def test_shared_prefixes_count_once(prompts, data):
 
     def prefix(text, tail, matched):
         keys = [hash(text[:depth]) for depth in range(1, len(text) + 1)]
-        return prefix_of(keys, BLOCK, len(text) * BLOCK + tail, matched * BLOCK)
+        prompt = prompt_prefix(keys, BLOCK, len(text) * BLOCK)
+        return prefix_of(prompt, keys, BLOCK, tail, matched * BLOCK)
 
     for prompt in prompts:
         before, added = held.tokens, held.would_add(prefix(*prompt))

@@ -322,7 +322,7 @@ def test_no_place_is_lost_that_would_not_be_enough(monkeypatch):
     for _ in range(8):
         world.serve("A", tenant="ahead", app="long")
         world.tick(0.1)
-    assert {"A", "B"} <= dict(world.dispatcher.first.gate.residents.all()).keys()
+    assert {"A", "B"} <= {each.run_id for each in world.dispatcher.first.gate.residents.all()}
     assert large not in world.sent
 
 
@@ -604,7 +604,7 @@ def test_a_run_that_lost_its_place_is_immune_until_it_overruns_its_lease():
         world.serve("A", tenant="ahead")
         world.tick(0.1)
     its_gate = world.dispatcher.first.gate
-    (lost,) = {"A", "B"} - dict(its_gate.residents.all()).keys()
+    (lost,) = {"A", "B"} - {each.run_id for each in its_gate.residents.all()}
     assert its_gate.has_place(lost, world.now_s)
     world.now_s += LONGEST_LEASE_S + 1.0
     assert not its_gate.has_place(lost, world.now_s)
@@ -685,7 +685,7 @@ def test_runs_of_a_lost_worker_go_on_at_another():
     for run in "ABCD":
         world.serve(run)
     world.take(ev.WorkerLost("w1"))
-    residents = dict(world.dispatcher.first.gate.residents.all())
+    residents = {each.run_id: each for each in world.dispatcher.first.gate.residents.all()}
     assert len(residents) == 2
     gone = next(run for run in "ABCD" if run not in residents)
     assert world.call(gone) in world.sent
