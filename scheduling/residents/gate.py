@@ -46,7 +46,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairserve.interactions.ages import age_of, time_of
@@ -100,6 +100,17 @@ class _Held:
         return self.room_s is not None and ends_s < self.room_s
 
 
+@dataclass(slots=True)
+class _Refused:
+    """Classes of runs that may not begin, until a resident or a window changes, or time has passed."""
+
+    at: tuple[int, int] = (0, 0)
+    """Mask of the open workers, and changes of the residents."""
+    classes: set[Restriction] = field(default_factory=set)
+    head: _Held | None = None
+    """The held run that they must not delay."""
+
+
 class RunGate:
     """Belongs to one model."""
 
@@ -126,6 +137,7 @@ class RunGate:
         """Time of the last tick."""
         self._held: _Held | None = None
         """The run that was next in the order when it was first held."""
+        self._refused = _Refused()
         self._pace = Pace()
         self.full = False
         """True if no worker had room for it at the last tick; read-only."""
@@ -134,17 +146,18 @@ class RunGate:
         self, open_workers: WorkerSet, excluded: Collection[Restriction]
     ) -> tuple[Call, WorkerSet] | tuple[None, None]:
         """Return the next call and the workers that may get it; (None, None) if none may."""
-        head: _Held | None = None
-        passed: set[Restriction] = set()
+        refused, at = self._refused, (open_workers.mask, self.residents.changes)
+        if refused.at != at:
+            refused = self._refused = _Refused(at)
         workers, matched = open_workers, self._locality.matched_tokens
-        while (call := self._feeder.peek(workers, excluded, passed)) is not None:
+        while (call := self._feeder.peek(workers, excluded, refused.classes)) is not None:
             if self._feeder.has_begun(call.interaction_id):
                 return call, self._worker_of(call) or open_workers
-            room = self._room(call, workers, head)
+            room = self._room(call, workers, refused.head)
             if not room:
-                if head is None:
-                    head = self._hold(call)
-                passed.add(call.restriction)
+                if refused.head is None:
+                    refused.head = self._hold(call)
+                refused.classes.add(call.restriction)
                 workers = open_workers
             elif room.mask == workers.mask or matched(call, room) == matched(call, workers):
                 return call, room
@@ -262,7 +275,7 @@ class RunGate:
         """Note that a call is no longer queued, with a worker or without one."""
         self._prompts.pop(call.call_id, None)
         if self._held is not None and self._held.call.interaction_id == call.interaction_id:
-            self._held = None
+            self._held, self._refused = None, _Refused()
 
     def has_place(self, run_id: str, now_s: float) -> bool:
         """Return whether a run is a resident within its lease, or lost its place to another.
@@ -309,7 +322,7 @@ class RunGate:
         ``workers`` are all that take calls, ``excluded`` the restrictions that none of them can serve.
         """
         passed_s = self._pace.pass_to(now_s)
-        self._now_s, self.full = now_s, False
+        self._now_s, self.full, self._refused = now_s, False, _Refused()
         self._shrink(workers)
         call = self._feeder.peek_fair(workers, excluded)
         if call is not None and not self._feeder.has_begun(call.interaction_id):
@@ -444,7 +457,7 @@ class RunGate:
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Return the state as plain JSON values; ages, not times."""
-        held = self._held
+        held, self._refused = self._held, _Refused()
         return {
             "residents": self.residents.snapshot(now_s),
             "pace": self._pace.snapshot(now_s),
@@ -465,7 +478,7 @@ class RunGate:
         """Replace the state by an earlier snapshot; ``calls`` are the pool's, by id."""
         self.residents.restore(state["residents"], now_s)
         self._pace.restore(state["pace"], now_s)
-        self.full = state["full"]
+        self.full, self._refused = state["full"], _Refused()
         self._now_s, self._held = time_of(state["now"], now_s), None
         if state["held"] is not None:
             call_id, age, worker_id, room, spare_tokens = state["held"]

@@ -171,6 +171,8 @@ class Residents:
         self._runs: dict[str, Resident] = {}
         self._memory: dict[str, _Memory] = {}
         """Memory by worker."""
+        self.changes = 0
+        """Number of changes of what residents hold or will hold; read-only."""
         self.largest_tokens = 0
         """Capacity of the largest worker; 0 without workers."""
         self._pauses: dict[str, _Pauses] = {}
@@ -254,11 +256,13 @@ class Residents:
 
     def join(self, worker_id: str, capacity_tokens: int) -> None:
         """Add a worker without residents."""
+        self.changes += 1
         self._memory[worker_id] = _Memory(capacity_tokens, HeldPrefixes(self._block_tokens))
         self.largest_tokens = max(self.largest_tokens, capacity_tokens)
 
     def lose(self, worker_id: str) -> None:
         """Remove a worker with its residents, whose runs continue elsewhere."""
+        self.changes += 1
         lost = self._memory.pop(worker_id)
         self.largest_tokens = max(
             (each.capacity_tokens for each in self._memory.values()), default=0
@@ -285,6 +289,7 @@ class Residents:
     def _hold(self, found: Resident, call: Call, footprint: Footprint) -> None:
         """Count a call's prefix, and the growth from it on."""
         memory = self._memory[found.worker_id]
+        self.changes += 1
         memory.no_longer_foresee(found)
         found.client = call.client
         found.growth, found.further_calls = footprint.growth, footprint.further_calls
@@ -325,6 +330,7 @@ class Residents:
         found.idle_since_s = now_s
         found.continues = min(1.0, call.remaining_calls - 1.0)
         memory = self._memory[found.worker_id]
+        self.changes += 1
         memory.no_longer_foresee(found)
         prefix = found.calls.pop(call.call_id)
         if found.calls:
@@ -360,11 +366,13 @@ class Residents:
         return waits or now_s - found.since_s <= self.lease_s(found.app)
 
     def _add(self, found: Resident) -> None:
+        self.changes += 1
         memory = self._memory[found.worker_id]
         self._runs[found.run_id] = memory.residents[found.run_id] = found
         memory.count(found)
 
     def _remove(self, found: Resident) -> None:
+        self.changes += 1
         memory = self._memory[found.worker_id]
         del self._runs[found.run_id], memory.residents[found.run_id]
         memory.discount(found)
