@@ -65,9 +65,16 @@ class _Live:
     worker: int = -1
 
 
-_Due = Interaction | _Live | ev.Admit | int | None
-"""Event in the queue: a run or a call arrives, a grant reaches its worker, a worker's pass ends
-(the worker's number), or a tick."""
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    """The end of a client's patience with a call."""
+
+    live: _Live
+
+
+_Due = Interaction | _Live | _Patience | ev.Admit | int | None
+"""Event in the queue: a run or a call arrives, a client's patience ends, a grant reaches its worker, a
+worker's pass ends (the worker's number), or a tick."""
 
 
 class Replay:
@@ -171,6 +178,8 @@ class Replay:
                 self._submit(what)
             case Interaction():
                 self._begin_run(what)
+            case _Patience():
+                self._give_up(what.live)
             case ev.Admit():
                 self._deliver(what)
             case None:
@@ -237,6 +246,8 @@ class Replay:
             self._rejected(live, commands[0])
             return
         self._live[call.call_id] = live
+        if self._options.patience_s < math.inf:
+            self._push(live.arrival_s + self._options.patience_s, _TICK, _Patience(live))
         if not self._ticking:
             self._ticking = True
             self._push(self._now_s + self._options.tick_s, _TICK, None)
@@ -252,14 +263,22 @@ class Replay:
             again = _Live(live.call, live.planned, run, live.arrival_s)
             self._push(self._now_s + wait_s, _ARRIVAL, again)
             return
-        run.aborted = True
         if rejection.mid_run:
-            run_id = run.interaction.interaction_id
-            self._apply(
-                self._dispatcher.handle(ev.InteractionClosed(run_id, cancel=True), self._now_s)
-            )
+            self._abort(run)
         else:
+            run.aborted = True
             self._end_run(run, complete=False, wasted_tokens=0, cause="throttled")
+
+    def _give_up(self, live: _Live) -> None:
+        """Abort the run of a call that the client has waited for too long."""
+        if live.first_token_s is None and self._live.get(live.call.call_id) is live:
+            self._abort(live.run)
+
+    def _abort(self, run: _Run) -> None:
+        """Close a run, and cancel its calls."""
+        run.aborted = True
+        closed = ev.InteractionClosed(run.interaction.interaction_id, cancel=True)
+        self._apply(self._dispatcher.handle(closed, self._now_s))
 
     def _apply(self, commands: list[ev.Command]) -> None:
         for command in commands:
