@@ -114,7 +114,7 @@ class CentralDlpm:
         self._directory = directory
         self._locality = locality
         self._deficits = Deficits(options.quantum)
-        self._index = WaitingIndex(locality.tree, _ClientCalls)
+        self._index = WaitingIndex(locality.tree, _ClientCalls, _longer)
         self._seq = 0
         self._queued: dict[str, _Queued] = {}
         self._restricted: dict[Restriction, dict[str, None]] = {}
@@ -254,14 +254,14 @@ class CentralDlpm:
         may_run = self._deficits.may_run
         best: tuple[int, int, str] | None = None
         mask = self._locality.workers.mask(open_workers)
-        for match, bucket in self._index.longest(mask):
+        for match, bucket in self._index.at_holders(mask):
             if best is not None and match < -best[0]:
                 break
             for client, own in bucket.clients.items():
                 key = (-match, *own[0])
                 if (best is None or key < best) and may_run(client):
                     best = key
-        for match, group in self._index.shorter(mask, 0 if best is None else -best[0]):
+        for match, group in self._index.elsewhere(mask, 0 if best is None else -best[0]):
             for call_id, (client, arrival) in group.calls.items():
                 key = (-match, arrival, call_id)
                 if (best is None or key < best) and may_run(client):
@@ -389,3 +389,8 @@ class CentralDlpm:
             call = calls[call_id]
             client = self._deficits.arrive(call.client)
             self._place(_Queued(call, client, seq, extend_tokens, output_tokens))
+
+
+def _longer(cached_blocks: int, blocks: int) -> int:
+    """Return the rank of a match: its length, as Algorithm 1 has it."""
+    return cached_blocks

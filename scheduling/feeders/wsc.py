@@ -115,7 +115,7 @@ class WscFeeder:
         )
         self._cap = WeightCap(options.weight_cap, directory, self._charges.typical_of)
         self._falls = self._counters.record_falls()
-        self._index = WaitingIndex(locality.tree, lambda: Ranking(self._falls))
+        self._index = WaitingIndex(locality.tree, lambda: Ranking(self._falls), _sixteenths)
         self._lanes: Lanes | None = None
         """Queue by restriction, kept once a call was restricted to some workers."""
         self._seq = 0
@@ -259,7 +259,7 @@ class WscFeeder:
         """Return the call to serve for its cached prefix instead of the least served client's oldest."""
         if oldest is None or self._is_bypassed(oldest):
             return None
-        chosen = self._longest_match(open_workers, excluded, lanes)
+        chosen = self._greatest_share(open_workers, excluded, lanes)
         if chosen is None or not self._worth(chosen, oldest, open_workers, lanes):
             return None
         return self._first_of_run(chosen, excluded, open_workers).call
@@ -361,13 +361,13 @@ class WscFeeder:
 
     # --- departures: locality, progress and the order in a run ------------------------------------
 
-    def _longest_match(
+    def _greatest_share(
         self,
         open_workers: Collection[str],
         excluded: Collection[Restriction],
         lanes: OpenLanes | None,
     ) -> _Queued | None:
-        """Return the longest match at an open worker, among clients within ``locality_slack``.
+        """Return the call with the greatest cached share at an open worker, within ``locality_slack``.
 
         Ties go to the smaller counter, compared level by level, then to the earlier arrival.
         """
@@ -377,19 +377,19 @@ class WscFeeder:
         within = self._reach(slack, lanes)
         mask = self._locality.workers.mask(open_workers)
         best: tuple[int, Ranked] | None = None
-        for match, calls in self._index.longest(mask, excluded):
-            if best is not None and match < -best[0]:
+        for share, calls in self._index.at_holders(mask, excluded):
+            if best is not None and share < -best[0]:
                 break
-            best = _better(best, match, calls.first(within))
-        longest = 0 if best is None else -best[0]
-        for match, group in self._index.shorter(mask, longest, excluded):
+            best = _better(best, share, calls.first(within))
+        greatest = 0 if best is None else -best[0]
+        for share, group in self._index.elsewhere(mask, greatest, excluded):
             if group.order is not None:
-                best = _better(best, match, group.order.first(within))
+                best = _better(best, share, group.order.first(within))
                 continue
             for call_id, (client, arrival) in group.calls.items():
                 counters = within(client)
                 if counters is not None:
-                    best = _better(best, match, (counters, arrival, call_id))
+                    best = _better(best, share, (counters, arrival, call_id))
         return None if best is None else self._queued[best[1][2]]
 
     def _worth(
@@ -608,13 +608,21 @@ class WscFeeder:
 
 
 def _better(
-    best: tuple[int, Ranked] | None, match: int, found: Ranked | None
+    best: tuple[int, Ranked] | None, share: int, found: Ranked | None
 ) -> tuple[int, Ranked] | None:
-    """Return the better of two calls, each as ``(-match, place)``: the longer match, then the place."""
+    """Return the better of two calls, each as ``(-share, place)``: the greater share, then the place."""
     if found is None:
         return best
-    key = (-match, found)
+    key = (-share, found)
     return key if best is None or key < best else best
+
+
+def _sixteenths(cached_blocks: int, blocks: int) -> int:
+    """Return the sixteenths of a prompt that are cached, rounded down.
+
+    By blocks the app with the longest system prompt would always have the longest match.
+    """
+    return 16 * cached_blocks // (blocks + 1)
 
 
 def _margin(options: WscOptions) -> float:

@@ -23,7 +23,7 @@ class WscOptions:
     """Rule for interactions in progress, which have priority: ``run`` counts one from its first
     dispatched call to its end, ``batch`` (the paper, Algorithm 1 line 31) while a call is
     dispatched."""
-    interaction_slack: float = 1.0
+    interaction_slack: float = 0.0
     locality_slack: float = 8.0
     locality_gain: bool = True
     """Scale the slack by the difference of the cached shares of the matched call and of the oldest

@@ -1,22 +1,25 @@
-"""Index of the queued calls by their cached blocks: finds the longest match at some workers.
+"""Index of the queued calls by their cached blocks: finds those of which most is cached at some workers.
 
 Matching every queued call in the prefix tree at every selection would cost O(queue * log blocks).
 Instead, calls with the same deepest cached block form a group. The depth of a group never changes;
 a call changes its group only when the block after its deepest one appears in the tree (the call
 watches that key) or its deepest block disappears.
 
-Groups are filed in *buckets* by depth and by the workers that hold their block. A bucket keeps its
+The reader's *rank* says how much is cached: the blocks, or the share of the prompt in sixteenths. Calls
+of a group whose ranks differ are different groups.
+
+Groups are filed in *buckets* by rank and by the workers that hold their block. A bucket keeps its
 calls in an order of its reader, so a selection reads one call per bucket. A large group has a bucket
 of its own, so that none of its thousands of calls moves when another worker stores their block; small
 groups share one, so that thousands of sessions of the same length are one bucket.
 
 At workers that do not hold a group's block, its calls may still match a shorter prefix. That prefix
 is the same for all of them, since they share everything up to the block: one walk up the tree per
-group.
+group. Their rank is proportional there, rounded down.
 
 Cost: one match to add a call, O(log calls) to remove it, one match per call that changes its group,
-O(``LARGE``) when the workers change that hold a block. A selection visits the buckets from the deepest
-down and stops when no longer match is possible: O(different depths and sets of holders), plus at most
+O(``LARGE``) when the workers change that hold a block. A selection visits the buckets from the greatest
+rank down and stops when none can be greater: O(different ranks and sets of holders), plus at most
 ``MOST_WALKS`` calls of groups that no open worker holds.
 
 Weakness: with more such calls, a shorter match of one of them at an open worker may be missed.
@@ -35,6 +38,9 @@ from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 Client = Any
 """Client as represented by the feeder; hashable."""
+
+Rank = Callable[[int, int], int]
+"""Returns how much of a prompt is cached, by its cached and all its blocks; 0 is as good as nothing."""
 
 LARGE = 32
 """Number of calls from which a group has a bucket of its own."""
@@ -62,7 +68,7 @@ C = TypeVar("C", bound=Ordered)
 
 
 class _Bucket(Generic[C]):
-    """Calls whose deepest cached block has the same depth and holders, and with one restriction."""
+    """Calls with the same rank, the same holders of their deepest cached block, and one restriction."""
 
     __slots__ = ("calls", "groups", "mask", "restriction")
 
@@ -74,13 +80,16 @@ class _Bucket(Generic[C]):
 
 
 class Group(Generic[C]):
-    """Calls with the same deepest cached block and restriction."""
+    """Calls with the same deepest cached block, rank and restriction."""
 
-    __slots__ = ("bucket", "calls", "depth", "key", "large", "node", "restriction")
+    __slots__ = ("bucket", "calls", "depth", "key", "large", "node", "rank", "restriction")
 
-    def __init__(self, key: int, depth: int, node: Node, restriction: Restriction) -> None:
+    def __init__(
+        self, key: int, rank: int, depth: int, node: Node, restriction: Restriction
+    ) -> None:
         self.key = key
         """Key of the deepest cached block."""
+        self.rank = rank
         self.depth = depth
         """Number of blocks that all members share and that are cached anywhere."""
         self.node = node
@@ -109,22 +118,22 @@ class _Waiting(NamedTuple):
 class WaitingIndex(Generic[C]):
     """Index over one tree. Every queued call is in one group, or matches nothing."""
 
-    def __init__(self, tree: PrefixTree, order: Callable[[], C]) -> None:
+    def __init__(self, tree: PrefixTree, order: Callable[[], C], rank: Rank) -> None:
         """``order`` returns an empty order for the calls of a bucket."""
-        self._tree, self._order = tree, order
+        self._tree, self._order, self._rank = tree, order, rank
         tree.follow(self._appeared, self._disappeared, self._renamed)
         tree.follow_holders(self._held)
         self._calls: dict[str, _Waiting] = {}
-        self._groups: dict[tuple[int, Restriction], Group[C]] = {}
-        """Groups by the key of the deepest cached block, and their restriction."""
+        self._groups: dict[tuple[int, int, Restriction], Group[C]] = {}
+        """Groups by the key of the deepest cached block, rank and restriction."""
         self._at: dict[Node, dict[Group[C], None]] = {}
         """Groups by their node."""
         self._buckets: dict[int, dict[_Bucket[C], None]] = {}
-        """Buckets by depth."""
+        """Buckets by rank."""
         self._shared: dict[tuple[int, int, Restriction], _Bucket[C]] = {}
-        """Buckets of small groups by depth, holders and restriction."""
-        self._depths: list[int] = []
-        """Depths of all buckets, ascending."""
+        """Buckets of small groups by rank, holders and restriction."""
+        self._ranks: list[int] = []
+        """Ranks of all buckets, ascending."""
         self._moved: dict[Node, None] = {}
         """Nodes with groups whose holders changed since the last selection."""
         self._watchers: dict[int, dict[str, None]] = {}
@@ -148,7 +157,7 @@ class WaitingIndex(Generic[C]):
         depth, node = self._tree.find(keys)
         self._calls[call_id] = _Waiting(keys, depth, client, arrival, restriction)
         if depth:
-            self._enter(call_id, keys[depth - 1], depth, node)
+            self._enter(call_id, node)
         if depth < len(keys):
             watchers = self._watchers.get(keys[depth])
             if watchers is None:
@@ -163,7 +172,7 @@ class WaitingIndex(Generic[C]):
             return
         keys, depth = waiting.keys, waiting.depth
         if depth:
-            self._leave(call_id, self._groups[keys[depth - 1], waiting.restriction])
+            self._leave(call_id, self._groups[self._place(waiting)])
         if depth < len(keys):
             following = keys[depth]
             watchers = self._watchers[following]
@@ -175,55 +184,64 @@ class WaitingIndex(Generic[C]):
     def clear(self) -> None:
         """Remove all calls, when the tree was restored from a snapshot."""
         self._calls, self._groups, self._at, self._buckets = {}, {}, {}, {}
-        self._shared, self._depths, self._moved, self._watchers = {}, [], {}, {}
+        self._shared, self._ranks, self._moved, self._watchers = {}, [], {}, {}
 
     # --- selection --------------------------------------------------------------------------------
 
-    def longest(
+    def at_holders(
         self, mask: int, excluded: Collection[Restriction] = frozenset()
     ) -> Iterator[tuple[int, C]]:
-        """Yield ``(match, calls)`` of the buckets with a holder in ``mask``, the longest match first.
+        """Yield ``(rank, calls)`` of the buckets with a holder in ``mask``, the greatest rank first.
 
         Calls with an ``excluded`` restriction are skipped.
         """
         self._file_moved()
-        for depth in reversed(self._depths):
-            for bucket in self._buckets[depth]:
+        for rank in reversed(self._ranks):
+            if not rank:
+                return
+            for bucket in self._buckets[rank]:
                 if bucket.mask & mask and bucket.restriction not in excluded:
-                    yield depth, bucket.calls
+                    yield rank, bucket.calls
 
-    def shorter(
+    def elsewhere(
         self, mask: int, beyond: int, excluded: Collection[Restriction] = frozenset()
     ) -> Iterator[tuple[int, Group[C]]]:
-        """Yield ``(match, group)`` of the groups deeper than ``beyond`` without a holder in ``mask``.
+        """Yield ``(rank, group)`` of the groups ranked over ``beyond``, without a holder in ``mask``.
 
-        Their calls match a shorter prefix there. Yields the deepest groups first, up to ``MOST_WALKS``
-        calls, and none whose match is shorter than ``beyond``.
+        Their calls match a shorter prefix there. Yields the groups with the greatest ranks first, up to
+        ``MOST_WALKS`` calls, and none whose rank there is below ``beyond``, or 0.
         """
         self._file_moved()
         walks, match_at = 0, self._tree.match_at
-        for depth in reversed(self._depths):
-            if depth <= beyond:
+        for rank in reversed(self._ranks):
+            if rank <= beyond:
                 return
-            for bucket in self._buckets[depth]:
+            for bucket in self._buckets[rank]:
                 if bucket.mask & mask or bucket.restriction in excluded:
                     continue
                 for group in bucket.groups:
                     walks += 1 if group.large else len(group.calls)
                     if walks > MOST_WALKS:
                         return
-                    match, _ = match_at(group.node, depth, mask)
-                    if match and match >= beyond:
-                        yield match, group
+                    match, _ = match_at(group.node, group.depth, mask)
+                    there = rank * match // group.depth
+                    if there and there >= beyond:
+                        yield there, group
 
     # --- groups and buckets -----------------------------------------------------------------------
 
-    def _enter(self, call_id: str, key: int, depth: int, node: Node) -> None:
-        _, _, client, arrival, restriction = self._calls[call_id]
-        group = self._groups.get((key, restriction))
+    def _place(self, waiting: _Waiting) -> tuple[int, int, Restriction]:
+        """Return the key of a call's deepest cached block, its rank and its restriction."""
+        rank = self._rank(waiting.depth, len(waiting.keys))
+        return waiting.keys[waiting.depth - 1], rank, waiting.restriction
+
+    def _enter(self, call_id: str, node: Node) -> None:
+        waiting = self._calls[call_id]
+        client, arrival = waiting.client, waiting.arrival
+        place = key, rank, restriction = self._place(waiting)
+        group = self._groups.get(place)
         if group is None:
-            group = Group(key, depth, node, restriction)
-            self._groups[key, restriction] = group
+            group = self._groups[place] = Group(key, rank, waiting.depth, node, restriction)
             self._at.setdefault(node, {})[group] = None
             self._file(group)
         group.calls[call_id] = client, arrival
@@ -237,7 +255,7 @@ class WaitingIndex(Generic[C]):
         assert group.bucket is not None
         group.bucket.calls.discard(client, arrival, call_id)
         if not group.calls:
-            del self._groups[group.key, group.restriction]
+            del self._groups[group.key, group.rank, group.restriction]
             self._unfile(group)
             self._leave_node(group)
         elif group.large and len(group.calls) < SMALL:
@@ -246,16 +264,16 @@ class WaitingIndex(Generic[C]):
     def _file(self, group: Group[C]) -> None:
         """Choose the bucket of a group, which its calls must enter."""
         mask, restriction = group.node.mask, group.restriction
-        bucket = None if group.large else self._shared.get((group.depth, mask, restriction))
+        bucket = None if group.large else self._shared.get((group.rank, mask, restriction))
         if bucket is None:
             bucket = _Bucket(mask, restriction, self._order())
             if not group.large:
-                self._shared[group.depth, mask, restriction] = bucket
-            at_depth = self._buckets.get(group.depth)
-            if at_depth is None:
-                at_depth = self._buckets[group.depth] = {}
-                insort(self._depths, group.depth)
-            at_depth[bucket] = None
+                self._shared[group.rank, mask, restriction] = bucket
+            with_rank = self._buckets.get(group.rank)
+            if with_rank is None:
+                with_rank = self._buckets[group.rank] = {}
+                insort(self._ranks, group.rank)
+            with_rank[bucket] = None
         bucket.groups[group] = None
         group.bucket = bucket
 
@@ -267,12 +285,12 @@ class WaitingIndex(Generic[C]):
         del bucket.groups[group]
         if bucket.groups:
             return
-        del self._buckets[group.depth][bucket]
+        del self._buckets[group.rank][bucket]
         if not group.large:
-            del self._shared[group.depth, bucket.mask, bucket.restriction]
-        if not self._buckets[group.depth]:
-            del self._buckets[group.depth]
-            self._depths.remove(group.depth)
+            del self._shared[group.rank, bucket.mask, bucket.restriction]
+        if not self._buckets[group.rank]:
+            del self._buckets[group.rank]
+            self._ranks.remove(group.rank)
 
     def _refile(self, group: Group[C], *, large: bool) -> None:
         """Move a group to another bucket. O(calls of the group)."""

@@ -81,7 +81,11 @@ def check_counts(dispatcher):
             assert (each.last is None) == bool(each.calls)
             for call_id in each.calls:
                 call = live[call_id].call
-                assert (call.interaction_id, call.pool, call.background) == (each.run_id, model, False)
+                assert (call.interaction_id, call.pool, call.background) == (
+                    each.run_id,
+                    model,
+                    False,
+                )
 
 
 @given(st.integers(0, 2**32))
@@ -120,7 +124,8 @@ def test_a_run_begins_only_where_it_fits(seed):
             new = [
                 each
                 for each in residents.all()
-                if each.run_id not in known.get(model, ()) and each.run_id not in begun.get(model, ())
+                if each.run_id not in known.get(model, ())
+                and each.run_id not in begun.get(model, ())
             ]
             for each in new:
                 others = [

@@ -5,6 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_wsc import cached_share
 
 from fairserve.interactions.call import UNRESTRICTED, Restriction
 from fairserve.scheduling.locality import waiting_index
@@ -21,6 +22,10 @@ def path(rng):
         prefix = (*prefix, rng.randrange(2))
         keys.append(hash(prefix) & (2**63 - 1))
     return keys
+
+
+def share(cached, blocks):
+    return 16 * cached // (blocks + 1)
 
 
 class Calls:
@@ -50,26 +55,26 @@ def _large_groups_of_four():
 
 
 def found_by(index, mask, beyond=0):
-    """Return the match of each call that the index finds."""
-    found, matches = {}, []
-    for match, bucket in index.longest(mask):
-        matches.append(match)
-        found.update((call, match) for call in bucket.calls)
-    assert matches == sorted(matches, reverse=True)
-    for match, group in index.shorter(mask, beyond):
-        assert 1 <= match < group.depth
+    """Return the cached share of each call that the index finds."""
+    found, ranks = {}, []
+    for rank, bucket in index.at_holders(mask):
+        ranks.append(rank)
+        found.update((call, rank) for call in bucket.calls)
+    assert ranks == sorted(ranks, reverse=True)
+    for rank, group in index.elsewhere(mask, beyond):
+        assert 1 <= rank < group.rank
         own = {(client, arrival, name) for name, (client, arrival) in group.calls.items()}
         assert group.order is None or group.order.calls == own
         assert not own & found.keys()
-        found.update((call, match) for call in own)
+        found.update((call, rank) for call in own)
     return found
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12))
-def test_every_call_is_found_with_its_match(seed, capacity):
+def test_every_call_is_found_with_its_share(seed, capacity):
     rng = random.Random(seed)
     tree = PrefixTree()
-    index = WaitingIndex(tree, Calls)
+    index = WaitingIndex(tree, Calls, share)
     for worker in WORKERS:
         tree.add_worker(worker, capacity)
     queued = {}
@@ -93,24 +98,24 @@ def test_every_call_is_found_with_its_match(seed, capacity):
             tree.add_worker(worker, capacity)
         mask = tree.mask(rng.sample(WORKERS, rng.randint(0, 3)))
         expected = {
-            (client, arrival, call_id): tree.match(keys, mask)[0]
+            (client, arrival, call_id): cached_share(tree, keys, mask)
             for call_id, (keys, client, arrival) in queued.items()
         }
-        expected = {call: match for call, match in expected.items() if match}
+        expected = {call: share for call, share in expected.items() if share}
         assert found_by(index, mask) == expected
-        beyond = rng.randint(0, 5)
+        beyond = rng.randint(0, 15)
         some = found_by(index, mask, beyond)
         assert some.items() <= expected.items()
-        assert all(match < beyond for call, match in expected.items() if call not in some)
+        assert all(share < beyond for call, share in expected.items() if call not in some)
         assert len(index) == len(queued)
     for call_id in queued:
         index.remove(call_id)
     assert not any((index._calls, index._groups, index._at, index._buckets))
-    assert not any((index._shared, index._depths, index._watchers))
+    assert not any((index._shared, index._ranks, index._watchers))
 
 
 def test_invalid_ids_are_rejected():
-    index = WaitingIndex(PrefixTree(), Calls)
+    index = WaitingIndex(PrefixTree(), Calls, share)
     index.add("a", [1, 2], "u", 1)
     with pytest.raises(ValueError, match="'a' is indexed already"):
         index.add("a", [1], "u", 2)
@@ -122,14 +127,14 @@ def test_excluded_restrictions_are_skipped():
     tree = PrefixTree()
     tree.add_worker("w0", 10)
     tree.insert([1, 2], "w0")
-    index = WaitingIndex(tree, Calls)
+    index = WaitingIndex(tree, Calls, share)
     gpu = Restriction(frozenset({"gpu"}))
     index.add("a", [1, 2, 3], "u", 1, gpu)
     index.add("b", [1, 2, 4], "u", 2)
     mask = tree.mask(["w0"])
-    found = [(match, bucket.calls) for match, bucket in index.longest(mask, {gpu})]
-    assert found == [(2, {("u", 2, "b")})]
-    assert not list(index.shorter(0, 0, {gpu, UNRESTRICTED}))
+    found = [(rank, bucket.calls) for rank, bucket in index.at_holders(mask, {gpu})]
+    assert found == [(8, {("u", 2, "b")})]
+    assert not list(index.elsewhere(0, 0, {gpu, UNRESTRICTED}))
 
 
 def test_a_large_group_moves_none_of_its_calls_when_another_worker_stores_its_block():
@@ -144,13 +149,13 @@ def test_a_large_group_moves_none_of_its_calls_when_another_worker_stores_its_bl
             touched.append(call)
             super().discard(*call)
 
-    index = WaitingIndex(tree, Counted)
+    index = WaitingIndex(tree, Counted, share)
     for number in range(50):
         index.add(f"c{number}", [1, 2], f"u{number}", number)
     touched.clear()
     tree.insert([1, 2], "w1")
-    ((match, bucket),) = index.longest(tree.mask(["w1"]))
-    assert (match, len(bucket)) == (2, 50)
+    ((rank, bucket),) = index.at_holders(tree.mask(["w1"]))
+    assert (rank, len(bucket)) == (10, 50)
     assert not touched
 
 
@@ -158,10 +163,10 @@ def test_a_selection_visits_a_bounded_number_of_calls_of_groups_without_an_open_
     tree = PrefixTree()
     for worker in WORKERS:
         tree.add_worker(worker, 10_000)
-    index = WaitingIndex(tree, Calls)
+    index = WaitingIndex(tree, Calls, share)
     tree.insert([1], "w1")
     for number in range(2 * waiting_index.MOST_WALKS):
         tree.insert([1, 10 + number], "w0")
         index.add(f"c{number}", [1, 10 + number], "u", number)
-    found = list(index.shorter(tree.mask(["w1"]), 0))
-    assert [match for match, _ in found] == [1] * waiting_index.MOST_WALKS
+    found = list(index.elsewhere(tree.mask(["w1"]), 0))
+    assert [rank for rank, _ in found] == [5] * waiting_index.MOST_WALKS

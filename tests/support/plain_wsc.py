@@ -6,6 +6,12 @@ It reads the state of a feeder and uses none of its heaps, rankings, lanes or gr
 import math
 
 
+def cached_share(tree, keys, mask):
+    """Return the sixteenths of a prompt that are cached; rounded down where others hold more."""
+    anywhere, match = tree.match(keys, -1)[0], tree.match(keys, mask)[0]
+    return 16 * anywhere // (len(keys) + 1) * match // anywhere if match else 0
+
+
 class PlainSelection:
     """One selection of a feeder, for these workers, without the calls of some restrictions."""
 
@@ -51,7 +57,7 @@ class PlainSelection:
     def match(self):
         if not self.entries or self.is_bypassed():
             return None
-        chosen = self.longest_match()
+        chosen = self.greatest_share()
         if chosen is None or not self.worth(chosen, self.oldest()):
             return None
         return self.first_of_run(chosen, needs_match=True)
@@ -93,16 +99,16 @@ class PlainSelection:
 
     # --- locality and progress --------------------------------------------------------------------
 
-    def longest_match(self):
+    def greatest_share(self):
         slack, locality = self.options.locality_slack, self.feeder._locality
         if not slack:
             return None
         mask, places = locality.workers.mask(self.open), []
         for node, entry in self.entries:
-            match, _ = locality.tree.match(locality.keys(entry.call.call_id), mask)
-            counters = self.within(node, slack) if match else None
+            share = cached_share(locality.tree, locality.keys(entry.call.call_id), mask)
+            counters = self.within(node, slack) if share else None
             if counters is not None:
-                places.append(((-match, counters, entry.seq), node, entry))
+                places.append(((-share, counters, entry.seq), node, entry))
         return min(places, key=lambda place: place[0])[1:] if places else None
 
     def share(self, call):
