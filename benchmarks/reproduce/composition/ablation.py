@@ -70,7 +70,6 @@ def variants() -> dict[str, SystemConfig]:
         "no feed window": ours.with_options({"feed_window": None}),
         "no memory for runs": ours.with_options({"resident_share": None}),
         "no locality slack": ours.with_options({"feeder.locality_slack": 0.0}),
-        "no slack of runs": ours.with_options({"feeder.interaction_slack": 0.0}),
     }
 
 
