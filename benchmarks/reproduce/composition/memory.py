@@ -102,10 +102,13 @@ def generated_cells(
 
 def recorded_cells(setting: Setting) -> list[Cell]:
     """Return a cell for each recorded file. Raises TraceError if one is missing."""
-    return [_recorded(setting, name) for name in RECORDED]
+    return [recorded_cell(setting, name) for name in RECORDED]
 
 
-def _recorded(setting: Setting, name: str) -> Cell:
+def recorded_cell(
+    setting: Setting, name: str, working_set: float = _RECORDED_WORKING_SET, workers: int = 1
+) -> Cell:
+    """Return the cell of a recorded file. Raises TraceError if it is missing."""
     trace = setting.recorded(name)
     short = [
         run
@@ -127,11 +130,11 @@ def _recorded(setting: Setting, name: str) -> Cell:
         for number, run in enumerate(chosen)
     ]
     contexts = sum(mean(call.prompt_tokens for call in run.calls) for run in runs)
-    costs = replace(_PAGED, kv_capacity_tokens=round(contexts / _RECORDED_WORKING_SET))
+    costs = replace(_PAGED, kv_capacity_tokens=round(contexts / working_set / workers))
     traces = (trace.with_interactions(runs),) * setting.seeds
     of_seeds = tuple(delayed(costs, seed) for seed in setting.seed_numbers)
-    title = f"{name.split('.')[0]}, {_RECORDED_WORKING_SET:g} x KV"
-    return Cell(title, _RECORDED_WORKING_SET, 1, of_seeds, traces)
+    title = f"{name.split('.')[0]}, {working_set:g} x KV"
+    return Cell(title, working_set, workers, of_seeds, traces)
 
 
 def memory_systems() -> dict[str, SystemConfig]:

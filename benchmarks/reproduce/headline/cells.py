@@ -1,0 +1,144 @@
+"""The eight cells of ``headline``: what a platform of agents meets, each on its own.
+
+A client gives up a run once it has waited for the first token of a call as long as its patience
+(``Cell.patience_s``). So a run that is complete has ended in time, and what a run given up has computed
+is wasted.
+
+1. ``flood``: eight users start runs of several calls, three times the capacity.
+2. ``tiny calls``: eight users send four small calls a second each, beside a load near capacity.
+3. ``crowd``: hundreds of users with a run or two, of three apps whose prompts differ 15-fold.
+4. ``agents that fit``: coding sessions whose contexts take half of the caches.
+5. ``agents beyond memory``: 2.2 times the caches.
+6. ``documents``: four clients ask about long documents, one asks four times as much.
+7. ``chat``: conversations, one client sends eight times as much.
+8. ``half load``: the users of the flood alone, at half of the capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from fairserve.benchmarks.reproduce.composition.memory import RECORDED, recorded_cell
+from fairserve.benchmarks.reproduce.composition.memory import Cell as AgentCell
+from fairserve.benchmarks.reproduce.composition.workloads import COSTS, WORKLOADS
+from fairserve.benchmarks.reproduce.fairserve.mix import LIMITS, MIX
+from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.engine.simulated.cost_model import CostModel
+from fairserve.engine.simulated.traces.assignment import merge
+from fairserve.engine.simulated.traces.generate.agent_apps import AgentApp, GraphClass
+from fairserve.engine.simulated.traces.generate.agent_mix import (
+    TABLE_4,
+    AgentMixOptions,
+    generate_agent_mix,
+)
+from fairserve.engine.simulated.traces.generate.arrivals import GammaArrivals
+from fairserve.engine.simulated.traces.generate.programs import ProgramClient, generate_programs
+from fairserve.engine.simulated.traces.model import Interaction, Trace
+from fairserve.scheduling.directory import NO_LIMITS
+from fairserve.scheduling.metrics import ABUSIVE
+from fairserve.throttling.base import Limits
+
+GREEDY = frozenset({ABUSIVE, "misbehaving"})
+"""Groups of clients that request more than their share; all others are well-behaved."""
+_MIX_S, _CROWD_S = 240.0, 220.0
+_PATIENCE_S, _AGENTS_PATIENCE_S = 30.0, 300.0
+_CROWD_USERS = 680
+"""Users of whom about 430 come, as arrivals are random."""
+_TINY = AgentApp("tiny", 100.0, 30.0, classes=(GraphClass(1.0, 1, 1, 100.0, 30.0, 1.0),))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell, and how its runs are judged."""
+
+    traces: tuple[Trace, ...]
+    """A trace for each seed."""
+    costs: tuple[CostModel, ...]
+    """A cost model for each seed."""
+    workers: int
+    patience_s: float = _PATIENCE_S
+    limits: Limits = NO_LIMITS
+    part: Callable[[Interaction], str] = lambda run: run.user
+    """Returns whose satisfaction a run counts for."""
+
+
+def recorded_agents(setting: Setting, working_set: float) -> AgentCell:
+    """Return recorded coding sessions on four workers. Raises TraceError if the file is missing."""
+    return recorded_cell(setting, RECORDED[0], working_set, 4)
+
+
+def headline_cells(
+    setting: Setting, agents: Callable[[Setting, float], AgentCell] = recorded_agents
+) -> Mapping[str, Cell]:
+    """Return the cells by name; ``agents`` returns sessions of a working set, contexts over KV.
+
+    Raises TraceError if the recorded traces are missing.
+    """
+    return {
+        "flood": _mix(setting, replace(MIX, duration_s=_MIX_S)),
+        "tiny calls": _tiny(setting),
+        "crowd": _crowd(setting),
+        "agents that fit": _agents(agents(setting, 0.5)),
+        "agents beyond memory": _agents(agents(setting, 2.2)),
+        "documents": _workload(setting, "long-context-qa", 4),
+        "chat": _workload(setting, "chat", 2),
+        "half load": _mix(
+            setting, AgentMixOptions(interactions_per_s=0.5, abusive_users=0, duration_s=_MIX_S)
+        ),
+    }
+
+
+def _mix(setting: Setting, options: AgentMixOptions, *others: Callable[[int], Trace]) -> Cell:
+    scaled = replace(options, duration_s=options.duration_s * setting.scale)
+    traces = tuple(
+        merge([generate_agent_mix(seed, scaled), *(each(seed) for each in others)], name="mix")
+        for seed in setting.seed_numbers
+    )
+    return Cell(traces, (COSTS,) * setting.seeds, 1, limits=LIMITS, part=_app)
+
+
+def _tiny(setting: Setting) -> Cell:
+    def flood(seed: int) -> Trace:
+        clients = [
+            ProgramClient(f"abuser-{number}", _TINY, GammaArrivals(4.0, 1.0), ABUSIVE)
+            for number in range(8)
+        ]
+        duration_s = _MIX_S * setting.scale
+        return generate_programs("tiny", clients, duration_s, seed, tenant="agents")
+
+    benign = AgentMixOptions(interactions_per_s=1.0, abusive_users=0, duration_s=_MIX_S)
+    return _mix(setting, benign, flood)
+
+
+def _crowd(setting: Setting) -> Cell:
+    duration_s, requests = _CROWD_S * setting.scale, sum(count for _, count in TABLE_4)
+    users = _CROWD_USERS * setting.scale
+    clients = [
+        ProgramClient(f"{app.app}-{number}", app, GammaArrivals(1.0 / duration_s, 1.0))
+        for app, count in TABLE_4
+        for number in range(max(1, round(users * count / requests)))
+    ]
+    traces = tuple(
+        generate_programs("crowd", clients, duration_s, seed, tenant="agents", share_system=True)
+        for seed in setting.seed_numbers
+    )
+    return Cell(traces, (COSTS,) * setting.seeds, 1, part=_app)
+
+
+def _agents(cell: AgentCell) -> Cell:
+    patience_s = _AGENTS_PATIENCE_S
+    return Cell(cell.traces, cell.costs, cell.workers, patience_s, part=lambda run: run.tenant)
+
+
+def _workload(setting: Setting, name: str, workers: int) -> Cell:
+    kind = WORKLOADS[name]
+    duration_s = kind.duration_s * setting.scale
+    traces = tuple(
+        kind.generate(setting, duration_s, workers, seed) for seed in setting.seed_numbers
+    )
+    return Cell(traces, (COSTS,) * setting.seeds, workers)
+
+
+def _app(run: Interaction) -> str:
+    return run.app

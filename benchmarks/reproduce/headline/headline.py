@@ -1,0 +1,192 @@
+"""``headline``: the default beside other systems in eight cells, one page.
+
+Who gets least is judged by the smallest part of the runs of a well-behaved client (or app, where there
+are hundreds of users) that end in time. Throughput is compared only among systems that satisfy the least
+satisfied alike, within ``EQUAL``: more work for others is no merit where somebody is left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fairserve.benchmarks.reproduce.headline.cells import GREEDY, Cell, headline_cells
+from fairserve.benchmarks.reproduce.headline.plot import draw_headline
+from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.simulate.job import Job
+from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.replay_result import ReplayResult
+from fairserve.engine.simulated.traces.model import Trace
+from fairserve.scheduling.registry import SYSTEMS
+
+OURS = "fairserve"
+OTHERS = ("fcfs", "rpm-20", "vtc", "fs-wi", "cache-aware", "d2lpm")
+EQUAL = 0.1
+"""Difference of the least satisfied part from which systems are no longer alike."""
+_WORK, _TAIL = 0.97, 1.2
+"""Parts of the best throughput and tail that the default must reach among those alike."""
+
+RUNS = Column("runs in time/s", lambda s: s["runs_per_s"], 3)
+LEAST = Column("least satisfied", lambda s: s["least_satisfied"], 3)
+TAIL = Column("p99 TTFT (s)", lambda s: s["ttft_p99_s"], 2)
+COLUMNS = (
+    RUNS,
+    LEAST,
+    TAIL,
+    Column("p50 run (s)", lambda s: s["run_p50_s"], 1),
+    Column("p99 run (s)", lambda s: s["run_p99_s"], 1),
+    Column("tokens wasted", lambda s: s["wasted_tokens"]),
+    Column("tok/s", lambda s: s["tokens_per_s"]),
+)
+
+Rows = Mapping[tuple[str, str], Row]
+"""Rows by cell and system."""
+
+
+def headline(setting: Setting) -> Report:
+    """Return a row for each system in each cell. Raises TraceError without the recorded traces."""
+    return report_of(setting, headline_cells(setting))
+
+
+def report_of(setting: Setting, cells: Mapping[str, Cell]) -> Report:
+    """Return a row for each system in some cells."""
+    jobs = {
+        (cell, name): [
+            Job(
+                f"{cell}, {name}",
+                trace,
+                SYSTEMS[name],
+                costs,
+                ReplayOptions(
+                    workers=each.workers,
+                    seed=seed,
+                    patience_s=each.patience_s,
+                    limits=each.limits,
+                ),
+                figures=partial(_figures, each),
+            )
+            for seed, costs, trace in zip(
+                setting.seed_numbers, each.costs, each.traces, strict=True
+            )
+        ]
+        for cell, each in cells.items()
+        for name in (*OTHERS, OURS)
+    }
+    summaries = setting.summaries({f"{cell}, {name}": of for (cell, name), of in jobs.items()})
+    rows = {
+        (cell, name): Row(f"{cell}: {name}", measure(COLUMNS, summaries[f"{cell}, {name}"]))
+        for cell, name in jobs
+    }
+    plots: list[str] = []
+    if setting.plots is not None:
+        plots = [draw_headline(setting.plots / "headline.png", rows).name]
+    return Report(
+        "headline",
+        "the default beside other systems, in eight cells",
+        _text(setting, cells),
+        COLUMNS,
+        list(rows.values()),
+        claims(rows),
+        plots,
+    )
+
+
+def _text(setting: Setting, cells: Mapping[str, Cell]) -> str:
+    each = "; ".join(
+        f"{name}: D={cell.workers}, {len(cell.traces[0]):,} runs, patience {cell.patience_s:g} s"
+        for name, cell in cells.items()
+    )
+    return (
+        "A client gives up a run when it has waited for a first token as long as its patience; "
+        "complete runs are in time. Least satisfied: the smallest part of the runs of a well-behaved "
+        "client (agents: tenant; flood, tiny calls, crowd, half load: app) that are in time. TTFT is "
+        "that of the well-behaved, a call given up counts with its wait. Run times are of complete runs of the "
+        f"well-behaved. {each}. Medians of {setting.seeds} seeds with least and greatest."
+    )
+
+
+def _figures(cell: Cell, trace: Trace, result: ReplayResult) -> dict[str, Any]:
+    runs = {run.interaction_id: run for run in trace.interactions}
+    good = {name for name, run in runs.items() if run.group not in GREEDY}
+    complete = [run for run in result.runs if run.complete]
+    arrived: dict[str, int] = defaultdict(int)
+    in_time: dict[str, int] = defaultdict(int)
+    for name in good:
+        arrived[cell.part(runs[name])] += 1
+    for run in complete:
+        if run.interaction_id in good:
+            in_time[cell.part(runs[run.interaction_id])] += 1
+    waits = [
+        (call.end_s if call.first_token_s is None else call.first_token_s) - call.arrival_s
+        for call in result.calls
+        if call.interaction_id in good
+    ]
+    lengths = [run.end_s - run.start_s for run in complete if run.interaction_id in good]
+    begin_s = min(call.arrival_s for call in result.calls)
+    span_s = max(call.end_s for call in result.calls) - begin_s
+    tokens = sum(call.usage.prompt_tokens + call.usage.output_tokens for call in result.calls)
+    run_p50_s, run_p99_s = np.quantile(lengths, (0.5, 0.99)) if lengths else (0.0, 0.0)
+    return {
+        "runs_per_s": len(complete) / span_s,
+        "least_satisfied": min(in_time[part] / number for part, number in arrived.items()),
+        "ttft_p99_s": float(np.quantile(waits, 0.99)),
+        "run_p50_s": float(run_p50_s),
+        "run_p99_s": float(run_p99_s),
+        "wasted_tokens": float(sum(run.wasted_tokens for run in result.runs)),
+        "tokens_per_s": tokens / span_s,
+    }
+
+
+def claims(rows: Rows) -> list[Check]:
+    """Check for each cell that no system is better, and that those alike do hardly more work."""
+    checks = []
+    for cell in dict.fromkeys(cell for cell, _ in rows):
+        of_cell = {name: row for (at, name), row in rows.items() if at == cell}
+        ours = of_cell.pop(OURS)
+        better = [name for name, row in of_cell.items() if _dominates(row, ours)]
+        claim = f"{cell}: no system is better in throughput, satisfaction and tail"
+        checks.append(Check(claim, not better, ", ".join(better) or "none"))
+        alike = {
+            name: row for name, row in of_cell.items() if _of(row, LEAST) >= _of(ours, LEAST) - EQUAL
+        }
+        checks.append(_among(cell, "throughput", RUNS, ours, alike))
+        checks.append(_among(cell, "tail", TAIL, ours, alike))
+    return checks
+
+
+def _of(row: Row, column: Column) -> float:
+    return row.measured[column.name].value
+
+
+def _dominates(row: Row, ours: Row) -> bool:
+    """Return whether a row is at least as good in all three figures, and clearly better in one."""
+    pairs = [
+        (_of(row, RUNS), _of(ours, RUNS)),
+        (_of(row, LEAST), _of(ours, LEAST)),
+        (_of(ours, TAIL), _of(row, TAIL)),
+    ]
+    return all(their >= 0.99 * own for their, own in pairs) and any(
+        their > own / _WORK for their, own in pairs
+    )
+
+
+def _among(
+    cell: str, what: str, column: Column, ours: Row, alike: Mapping[str, Row]
+) -> Check:
+    """Check that the default is nearly as good as the best of those that satisfy alike."""
+    high = column is RUNS
+    best = (max if high else min)(
+        alike, key=lambda name: _of(alike[name], column), default=OURS
+    )
+    theirs = _of(alike[best], column) if alike else _of(ours, column)
+    ratio = _of(ours, column) / theirs if theirs else 1.0
+    if high:
+        claim = f"{cell}: at least {_WORK:g} of the throughput of any that satisfies alike"
+        return Check(claim, ratio >= _WORK, f"{ratio:.2f} of {best}'s")
+    claim = f"{cell}: at most {_TAIL:g} times the tail of any that satisfies alike"
+    return Check(claim, ratio <= _TAIL, f"{ratio:.2f} times {best}'s")
