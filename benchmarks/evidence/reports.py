@@ -118,6 +118,14 @@ def _engine_on_gpu(shape: str) -> Evidence:
 
 
 _EVIDENCE = (
+    _experiment(
+        "headline",
+        "headline.headline",
+        5,
+        "15 min",
+        pictures="headline.png",
+        short_cases=("headline",),
+    ),
     _experiment("vtc-table2", "vtc.tables", 25, "4 min", short_cases=("vtc-table2",)),
     _experiment("vtc-table3", "vtc.tables", 25, "6 min", short_cases=("vtc-table3",)),
     _experiment("vtc-table4", "vtc.tables", 5, "1 min", short_cases=("vtc-table4",)),
@@ -155,13 +163,6 @@ _EVIDENCE = (
     _experiment("unsaturated", "composition.unsaturated", 5, "1 min"),
     _experiment("memory", "composition.memory", 3, "40 min", short_cases=("memory",)),
     _experiment("ablation", "composition.ablation", 1, "15 min", short_cases=("ablation",)),
-    _experiment(
-        "composition",
-        "composition.comparison",
-        1,
-        pictures="composition.png",
-        short_cases=("composition",),
-    ),
     _experiment(
         "profiles-convergence", "profiles.convergence", 3, pictures="profiles-convergence.png"
     ),

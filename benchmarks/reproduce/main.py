@@ -24,7 +24,6 @@ from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import EVIDENCE, reproduce_command
 from fairserve.benchmarks.plots import plot_folder
 from fairserve.benchmarks.reproduce.composition.ablation import ablation
-from fairserve.benchmarks.reproduce.composition.comparison import composition
 from fairserve.benchmarks.reproduce.composition.memory import memory
 from fairserve.benchmarks.reproduce.composition.tuning import tuning
 from fairserve.benchmarks.reproduce.composition.unsaturated import unsaturated
@@ -34,6 +33,7 @@ from fairserve.benchmarks.reproduce.fairserve.figure8 import fairserve_figure8
 from fairserve.benchmarks.reproduce.fairserve.figure9 import fairserve_figure9
 from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
 from fairserve.benchmarks.reproduce.fairserve.table4 import fairserve_table4
+from fairserve.benchmarks.reproduce.headline.headline import headline
 from fairserve.benchmarks.reproduce.profiles.convergence import profiles_convergence
 from fairserve.benchmarks.reproduce.profiles.levers import profiles_cap, profiles_levers
 from fairserve.benchmarks.reproduce.report import Report
@@ -45,6 +45,7 @@ from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.base.command_line import App, CommandError, file_to_write, taking
 
 EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
+    "headline": headline,
     "vtc-table2": vtc_tables.vtc_table2,
     "vtc-table3": vtc_tables.vtc_table3,
     "vtc-table4": vtc_tables.vtc_table4,
@@ -58,7 +59,6 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "fairserve-figure8": fairserve_figure8,
     "fairserve-figure9": fairserve_figure9,
     "tuning": tuning,
-    "composition": composition,
     "ablation": ablation,
     "memory": memory,
     "unsaturated": unsaturated,

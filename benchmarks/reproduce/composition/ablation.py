@@ -1,7 +1,7 @@
 """``ablation``: the default without one of its mechanisms at a time.
 
 The value of a mechanism shows when it is missing. Rows are relative to the default under the same
-seed, over the workloads of ``composition`` on one and on four workers. A mechanism is justified if
+seed, over the workloads of the cells on one and on four workers. A mechanism is justified if
 without it some cell is worse under every seed. These workloads set no limits, so OIT has nothing to
 reject in them; its effect is in ``fairserve-table3``.
 """
@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, geometric_mean
 
-from fairserve.benchmarks.reproduce.composition.comparison import COMPARED, Cell, Compared
 from fairserve.benchmarks.reproduce.composition.workloads import (
     COLUMNS,
+    COMPARED,
     OURS,
     SATISFIED,
     TAIL,
     THROUGHPUT,
     WORKLOADS,
+    Compared,
     setting_text,
     simulate_cell,
 )
@@ -38,6 +39,8 @@ from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
+Cell = tuple[str, int]
+"""A workload and the number of workers."""
 WORKERS = (1, 4)
 DEFAULT = "default"
 OIT = "OIT off"

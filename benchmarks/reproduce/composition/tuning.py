@@ -1,10 +1,10 @@
 """``tuning``: the settings of other systems with which this project's default is compared.
 
 Each system of :data:`GRIDS` runs with every one of its settings on the workloads of
-``composition``, on two workers, with other seeds than the reported ones. The best setting has the
-greatest product of tokens per second, satisfaction of the least satisfied client, and 1 / p99 TTFT
-of the well-behaved, as a geometric mean over workloads. One setting serves all workloads, as in an
-installation.
+:mod:`fairserve.benchmarks.reproduce.composition.workloads`, on two workers, with other seeds than the
+reported ones. The best setting has the greatest product of tokens per second, satisfaction of the
+least satisfied client, and 1 / p99 TTFT of the well-behaved, as a geometric mean over workloads. One
+setting serves all workloads, as in an installation.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from fairserve.benchmarks.reproduce.entitlement import Summary, simulate_with_entitlement
 from fairserve.benchmarks.reproduce.report import Column
@@ -145,6 +146,17 @@ COLUMNS = (
     Column("hit rate", lambda s: float(s["prefix_hit_rate"]), 3),
 )
 """Tail and latency are those of the well-behaved clients; service is compared within the arrivals."""
+
+
+class Compared(NamedTuple):
+    """A figure by which systems are compared."""
+
+    column: Column
+    high: bool
+    """True if greater values are better."""
+
+
+COMPARED = (Compared(THROUGHPUT, True), Compared(TAIL, False), Compared(SATISFIED, True))
 
 
 def setting_text(setting: Setting) -> str:

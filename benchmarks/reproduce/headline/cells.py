@@ -2,7 +2,8 @@
 
 A client gives up a run once it has waited for the first token of a call as long as its patience
 (``Cell.patience_s``). So a run that is complete has ended in time, and what a run given up has computed
-is wasted.
+is wasted. Coding sessions are not given up: they are in time if they take at most ``_STRETCH`` times as
+long as alone, and their tail is that of the whole run.
 
 1. ``flood``: eight users start runs of several calls, three times the capacity.
 2. ``tiny calls``: eight users send four small calls a second each, beside a load near capacity.
@@ -16,8 +17,9 @@ is wasted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fairserve.benchmarks.reproduce.composition.memory import RECORDED, recorded_cell
 from fairserve.benchmarks.reproduce.composition.memory import Cell as AgentCell
@@ -25,6 +27,7 @@ from fairserve.benchmarks.reproduce.composition.workloads import COSTS, WORKLOAD
 from fairserve.benchmarks.reproduce.fairserve.mix import LIMITS, MIX
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.engine.simulated.cost_model import CostModel
+from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.traces.assignment import merge
 from fairserve.engine.simulated.traces.generate.agent_apps import AgentApp, GraphClass
 from fairserve.engine.simulated.traces.generate.agent_mix import (
@@ -37,12 +40,15 @@ from fairserve.engine.simulated.traces.generate.programs import ProgramClient, g
 from fairserve.engine.simulated.traces.model import Interaction, Trace
 from fairserve.scheduling.directory import NO_LIMITS
 from fairserve.scheduling.metrics import ABUSIVE
+from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 
 GREEDY = frozenset({ABUSIVE, "misbehaving"})
 """Groups of clients that request more than their share; all others are well-behaved."""
 _MIX_S, _CROWD_S = 240.0, 220.0
-_PATIENCE_S, _AGENTS_PATIENCE_S = 30.0, 300.0
+_PATIENCE_S, _STRETCH = 30.0, 3.0
+_APART_S = 1e5
+"""Longer than any run takes."""
 _CROWD_USERS = 680
 """Users of whom about 430 come, as arrivals are random."""
 _TINY = AgentApp("tiny", 100.0, 30.0, classes=(GraphClass(1.0, 1, 1, 100.0, 30.0, 1.0),))
@@ -61,6 +67,8 @@ class Cell:
     limits: Limits = NO_LIMITS
     part: Callable[[Interaction], str] = lambda run: run.user
     """Returns whose satisfaction a run counts for."""
+    deadlines_s: Mapping[str, float] = field(default_factory=dict)
+    """Longest time of each run that is in time; empty: a complete run is."""
 
 
 def recorded_agents(setting: Setting, working_set: float) -> AgentCell:
@@ -127,8 +135,25 @@ def _crowd(setting: Setting) -> Cell:
 
 
 def _agents(cell: AgentCell) -> Cell:
-    patience_s = _AGENTS_PATIENCE_S
-    return Cell(cell.traces, cell.costs, cell.workers, patience_s, part=lambda run: run.tenant)
+    trace, costs = cell.traces[0], cell.costs[0]
+    deadlines_s = {run_id: _STRETCH * alone_s for run_id, alone_s in _alone_s(trace, costs).items()}
+    return Cell(
+        cell.traces,
+        cell.costs,
+        cell.workers,
+        math.inf,
+        part=_tenant,
+        deadlines_s=deadlines_s,
+    )
+
+
+def _alone_s(trace: Trace, costs: CostModel) -> dict[str, float]:
+    """Return how long each run takes alone, on one worker."""
+    apart = trace.with_interactions(
+        [replace(run, arrival_s=_APART_S * number) for number, run in enumerate(trace.interactions)]
+    )
+    result = Replay(apart, SYSTEMS["fcfs"], costs).run()
+    return {run.interaction_id: run.end_s - run.start_s for run in result.runs}
 
 
 def _workload(setting: Setting, name: str, workers: int) -> Cell:
@@ -142,3 +167,7 @@ def _workload(setting: Setting, name: str, workers: int) -> Cell:
 
 def _app(run: Interaction) -> str:
     return run.app
+
+
+def _tenant(run: Interaction) -> str:
+    return run.tenant

@@ -1,4 +1,4 @@
-"""Plot of ``headline``: a panel for each cell, runs in time across, the least satisfied upwards."""
+"""Plot of ``headline``: a panel for each cell, throughput across, the least satisfied upwards."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ def draw_headline(path: Path, rows: Mapping[tuple[str, str], Row]) -> Path:
         for (at, name), row in rows.items():
             if at != cell:
                 continue
-            x, y = row.measured["runs in time/s"].value, row.measured["least satisfied"].value
+            x, y = row.measured["tok/s in time"].value, row.measured["least satisfied"].value
             color = COLORS[1] if name == _OURS else COLORS[0]
             axes.plot(x, y, "o", color=color, markersize=6)
             axes.annotate(name, (x, y), textcoords="offset points", xytext=(5, 4), fontsize=8)
         axes.set_ylim(-0.05, 1.1)
         axes.margins(x=0.25)
-        caption(axes, cell)
-        axes.set_xlabel("runs in time per second")
-        axes.set_ylabel("least satisfied")
+        caption(axes, cell, "tokens/s of runs in time", "least satisfied")
     return save(figure, path)

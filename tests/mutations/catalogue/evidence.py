@@ -5,6 +5,7 @@ from __future__ import annotations
 from catalogue.mutation import Mutation
 
 _ENTITLEMENT = ("tests/unit/benchmarks/reproduce/test_entitlement.py",)
+_HEADLINE = ("tests/unit/benchmarks/reproduce/test_headline.py",)
 _COMPOSITION = ("tests/unit/benchmarks/reproduce/test_composition.py",)
 _FINGERPRINTS = ("tests/unit/benchmarks/evidence",)
 _DEMO = ("tests/unit/benchmarks/demo",)
@@ -45,10 +46,10 @@ EVIDENCE = (
     Mutation(
         "nobody-dominates",
         "evidence",
-        "benchmarks/reproduce/composition/comparison.py",
-        "return no_worse and any(_beats(row, ours, compared) for compared in COMPARED)",
-        "return no_worse and all(_beats(row, ours, compared) for compared in COMPARED)",
-        _COMPOSITION,
+        "benchmarks/reproduce/headline/headline.py",
+        "return work > 1 / _WORK or least > EQUAL or tail < 1 / _TAIL",
+        "return work > 1 / _WORK and least > EQUAL and tail < 1 / _TAIL",
+        _HEADLINE,
     ),
     Mutation(
         "every-mechanism-earns-its-place",

@@ -94,8 +94,7 @@ def test_no_module_of_a_closure_is_imported_by_a_computed_name(fingerprints):
 def test_closures_of_this_repository_are_plausible(fingerprints):
     """A simulation depends on all schedulers and the simulator, not on servers nor on this folder."""
     paths = {
-        file.relative_to(CHECKOUT).as_posix()
-        for file in fingerprints.files(EVIDENCE["composition"])
+        file.relative_to(CHECKOUT).as_posix() for file in fingerprints.files(EVIDENCE["headline"])
     }
     assert {
         "scheduling/local/dlpm.py",
@@ -104,7 +103,7 @@ def test_closures_of_this_repository_are_plausible(fingerprints):
         "throttling/overload/oit.py",
         "engine/simulated/worker.py",
         "benchmarks/reproduce/composition/workloads.py",
-        "benchmarks/reproduce/composition/plots.py",
+        "benchmarks/reproduce/headline/plot.py",
         "benchmarks/reproduce/setting.py",
     } < paths
     assert not [
