@@ -120,7 +120,7 @@ def _engine_on_gpu(shape: str) -> Evidence:
 _EVIDENCE = (
     _experiment(
         "headline",
-        "headline.headline",
+        "default.headline",
         5,
         "15 min",
         pictures="headline.png",
@@ -159,10 +159,10 @@ _EVIDENCE = (
         )
         for name in (f"fairserve-{each}" for each in ("table3", "table4", "figure8", "figure9"))
     ),
-    _experiment("tuning", "composition.tuning", 1, "20 min", short_cases=("tuning",)),
-    _experiment("unsaturated", "composition.unsaturated", 5, "1 min"),
-    _experiment("memory", "composition.memory", 3, "40 min", short_cases=("memory",)),
-    _experiment("ablation", "composition.ablation", 1, "15 min", short_cases=("ablation",)),
+    _experiment("tuning", "default.tuning", 1, "10 min", short_cases=("tuning",)),
+    _experiment("unsaturated", "default.unsaturated", 5, "1 min"),
+    _experiment("memory", "default.memory", 3, "40 min", short_cases=("memory",)),
+    _experiment("ablation", "default.ablation", 3, "15 min", short_cases=("ablation",)),
     _experiment(
         "profiles-convergence", "profiles.convergence", 3, pictures="profiles-convergence.png"
     ),

@@ -12,18 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fairserve.benchmarks.evidence.committed import Figures
-from fairserve.benchmarks.reproduce.composition.ablation import ablation
-from fairserve.benchmarks.reproduce.composition.memory import Cell as AgentCell
-from fairserve.benchmarks.reproduce.composition.memory import generated_cells, report_of
-from fairserve.benchmarks.reproduce.composition.tuning import TUNED, Options, tuning
+from fairserve.benchmarks.reproduce.default import ablation, headline, memory, tuning
+from fairserve.benchmarks.reproduce.default.cells import chat, headline_cells
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
 from fairserve.benchmarks.reproduce.fairserve.figure8 import fairserve_figure8
 from fairserve.benchmarks.reproduce.fairserve.figure9 import fairserve_figure9
 from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
 from fairserve.benchmarks.reproduce.fairserve.table4 import fairserve_table4
-from fairserve.benchmarks.reproduce.headline.cells import headline_cells
-from fairserve.benchmarks.reproduce.headline.headline import report_of as headline
 from fairserve.benchmarks.reproduce.profiles.levers import DECLARES, LEVERS, profiles_levers
 from fairserve.benchmarks.reproduce.report import Report
 from fairserve.benchmarks.reproduce.setting import Setting
@@ -63,10 +59,16 @@ SHORT_CASES: Mapping[str, Callable[[], Report]] = {
     "fairserve-figure8": lambda: fairserve_figure8(_short(0.1)),
     "fairserve-figure9": lambda: fairserve_figure9(_short(0.1)),
     "profiles-levers": lambda: profiles_levers(_short(0.1), {DECLARES: LEVERS[DECLARES]}),
-    "headline": lambda: headline(_short(0.1), headline_cells(_short(0.1), _generated_agents)),
-    "tuning": lambda: tuning(_short(0.1), _only_tuned(), ("chat",)),
-    "memory": lambda: report_of(_short(0.25), generated_cells(_short(0.25), (2.2,), (1,))),
-    "ablation": lambda: ablation(_short(0.05), (2,), ("chat",))[1],
+    "headline": lambda: headline.report_of(
+        _short(0.1), headline_cells(_short(0.1), _generated_agents)
+    ),
+    "tuning": lambda: tuning.report_of(_short(0.1), {"chat": chat(_short(0.1))}, _only_tuned()),
+    "memory": lambda: memory.report_of(
+        _short(0.25), memory.generated_cells(_short(0.25), (2.2,), (1,))
+    ),
+    "ablation": lambda: ablation.reports_of(
+        _short(0.05), {"chat": chat(_short(0.05))}, ablation.variants()
+    )[1],
 }
 """Short cases by name: runs of seconds, without recorded traces."""
 
@@ -74,16 +76,16 @@ RELATIVE, ABSOLUTE = 1e-5, 6e-5
 """Tolerances within which figures are equal; processors round differently."""
 
 
-def _generated_agents(setting: Setting, working_set: float) -> AgentCell:
-    return generated_cells(replace(setting, scale=0.25), (working_set,), (4,))[0]
+def _generated_agents(setting: Setting, working_set: float) -> memory.Cell:
+    return memory.generated_cells(replace(setting, scale=0.25), (working_set,), (4,))[0]
 
 
 def _short(scale: float) -> Setting:
     return Setting(seeds=1, scale=scale)
 
 
-def _only_tuned() -> dict[str, list[Options]]:
-    return {name: [options] for name, options in TUNED.items()}
+def _only_tuned() -> dict[str, list[headline.Options]]:
+    return {name: [options] for name, options in headline.TUNED.items()}
 
 
 def figures_of(name: str) -> Figures:

@@ -23,17 +23,17 @@ from fairserve.benchmarks.evidence.marks import Mark
 from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import EVIDENCE, reproduce_command
 from fairserve.benchmarks.plots import plot_folder
-from fairserve.benchmarks.reproduce.composition.ablation import ablation
-from fairserve.benchmarks.reproduce.composition.memory import memory
-from fairserve.benchmarks.reproduce.composition.tuning import tuning
-from fairserve.benchmarks.reproduce.composition.unsaturated import unsaturated
+from fairserve.benchmarks.reproduce.default.ablation import ablation
+from fairserve.benchmarks.reproduce.default.headline import headline
+from fairserve.benchmarks.reproduce.default.memory import memory
+from fairserve.benchmarks.reproduce.default.tuning import tuning
+from fairserve.benchmarks.reproduce.default.unsaturated import unsaturated
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
 from fairserve.benchmarks.reproduce.fairserve.figure8 import fairserve_figure8
 from fairserve.benchmarks.reproduce.fairserve.figure9 import fairserve_figure9
 from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
 from fairserve.benchmarks.reproduce.fairserve.table4 import fairserve_table4
-from fairserve.benchmarks.reproduce.headline.headline import headline
 from fairserve.benchmarks.reproduce.profiles.convergence import profiles_convergence
 from fairserve.benchmarks.reproduce.profiles.levers import profiles_cap, profiles_levers
 from fairserve.benchmarks.reproduce.report import Report

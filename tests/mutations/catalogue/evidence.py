@@ -6,7 +6,7 @@ from catalogue.mutation import Mutation
 
 _ENTITLEMENT = ("tests/unit/benchmarks/reproduce/test_entitlement.py",)
 _HEADLINE = ("tests/unit/benchmarks/reproduce/test_headline.py",)
-_COMPOSITION = ("tests/unit/benchmarks/reproduce/test_composition.py",)
+_ABLATION = ("tests/unit/benchmarks/reproduce/test_ablation.py",)
 _FINGERPRINTS = ("tests/unit/benchmarks/evidence",)
 _DEMO = ("tests/unit/benchmarks/demo",)
 
@@ -46,7 +46,7 @@ EVIDENCE = (
     Mutation(
         "nobody-dominates",
         "evidence",
-        "benchmarks/reproduce/headline/headline.py",
+        "benchmarks/reproduce/default/headline.py",
         "return work > 1 / _WORK or least > EQUAL or tail < 1 / _TAIL",
         "return work > 1 / _WORK and least > EQUAL and tail < 1 / _TAIL",
         _HEADLINE,
@@ -54,10 +54,10 @@ EVIDENCE = (
     Mutation(
         "every-mechanism-earns-its-place",
         "evidence",
-        "benchmarks/reproduce/composition/ablation.py",
-        "return ratio.greatest < 1.0 if compared.high else ratio.least > 1.0",
-        "return ratio.greatest <= 1.0 if compared.high else ratio.least >= 1.0",
-        _COMPOSITION,
+        "benchmarks/reproduce/default/ablation.py",
+        "if all(each[column] > 0.0 for each in of_seeds)",
+        "if any(each[column] > 0.0 for each in of_seeds)",
+        _ABLATION,
     ),
     Mutation(
         "comment-makes-a-report-stale",

@@ -102,8 +102,8 @@ def test_closures_of_this_repository_are_plausible(fingerprints):
         "scheduling/feeders/wsc.py",
         "throttling/overload/oit.py",
         "engine/simulated/worker.py",
-        "benchmarks/reproduce/composition/workloads.py",
-        "benchmarks/reproduce/headline/plot.py",
+        "benchmarks/reproduce/default/cells.py",
+        "benchmarks/reproduce/default/headline_plot.py",
         "benchmarks/reproduce/setting.py",
     } < paths
     assert not [

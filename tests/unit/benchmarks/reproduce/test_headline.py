@@ -2,7 +2,8 @@
 
 import pytest
 
-from fairserve.benchmarks.reproduce.headline.headline import OTHERS, OURS, claims
+from fairserve.benchmarks.reproduce.default.costs import OURS
+from fairserve.benchmarks.reproduce.default.headline import OTHERS, claims
 from fairserve.benchmarks.reproduce.report import Row, Spread
 
 GOOD = {OURS: (100.0, 0.9, 1.0)} | dict.fromkeys(OTHERS, (90.0, 0.5, 4.0))

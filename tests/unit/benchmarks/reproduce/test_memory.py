@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairserve.benchmarks.reproduce.composition.memory import (
+from fairserve.benchmarks.reproduce.default.memory import (
     BEGUN,
     FIXED,
     OURS,

@@ -1,42 +1,37 @@
 """``tuning``: the settings of other systems with which this project's default is compared.
 
-Each system of :data:`GRIDS` runs with every one of its settings on the workloads of
-:mod:`fairserve.benchmarks.reproduce.composition.workloads`, on two workers, with other seeds than the
-reported ones. The best setting has the greatest product of tokens per second, satisfaction of the
-least satisfied client, and 1 / p99 TTFT of the well-behaved, as a geometric mean over workloads. One
-setting serves all workloads, as in an installation.
+Each system of :data:`GRIDS` runs with every one of its settings in the cells of ``headline``, with other
+seeds than the reported ones. The best setting has the greatest product of tokens per second in time,
+the least satisfied part, and 1 / tail, as a geometric mean over the cells. One setting serves all cells,
+as in an installation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import geometric_mean
-from typing import Any
 
-from fairserve.benchmarks.reproduce.composition.workloads import (
-    SATISFIED,
+from fairserve.benchmarks.reproduce.default.cells import Cell, headline_cells
+from fairserve.benchmarks.reproduce.default.headline import (
+    LEAST,
     TAIL,
-    THROUGHPUT,
-    WORKLOADS,
-    setting_text,
-    simulate_cell,
+    TUNED,
+    WORK,
+    Options,
+    simulate,
 )
 from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.scheduling.registry import SYSTEMS
-from fairserve.scheduling.system import SystemConfig
 
 FIRST_SEED = 100
-WORKERS = 2
-_LEAST = 0.01
-"""Minimum satisfaction in the score, for clients that were served nothing."""
-
-Options = Mapping[str, Any]
+_LEAST, _WORK = 0.01, 1.0
+"""Minimum figures in the score, for cells in which nothing is in time."""
 
 
-def _grid(**values: Sequence[Any]) -> list[Options]:
+def _grid(**values: Sequence[object]) -> list[Options]:
     """Return all combinations. A double underscore stands for a dot."""
     names = [name.replace("__", ".") for name in values]
     return [dict(zip(names, chosen, strict=True)) for chosen in product(*values.values())]
@@ -44,50 +39,37 @@ def _grid(**values: Sequence[Any]) -> list[Options]:
 
 GRIDS: Mapping[str, Sequence[Options]] = {
     "vtc": [{}, {"local.predict": "mean"}],
-    "preble": _grid(router__exploit_share=(0.3, 0.5, 0.7)),
     "cache-aware": _grid(router__balance_abs=(8, 16, 64)),
-    "cache-aware-vtc": _grid(router__balance_abs=(8, 16, 64)),
     "d2lpm": [
         *_grid(local__quantum=(250, 1000, 5000), router__quantum_prompts=(20, 400, 1600)),
         {"local.quantum": 1000, "router.quantum_prompts": 400, "feed_window": 0.05},
     ],
 }
-TUNED: Mapping[str, Options] = {
-    "vtc": {"local.predict": "mean"},
-    "preble": {"router.exploit_share": 0.5},
-    "cache-aware": {"router.balance_abs": 16},
-    "cache-aware-vtc": {"router.balance_abs": 8},
-    "d2lpm": {"local.quantum": 250, "router.quantum_prompts": 400},
-}
-"""Best setting of each grid."""
 
 COLUMNS = (
-    Column("tok/s", lambda figures: figures[THROUGHPUT.name], 0),
-    Column("p99 TTFT (s)", lambda figures: figures[TAIL.name], 2),
-    Column("satisfied, least", lambda figures: figures[SATISFIED.name], 3),
+    Column("tok/s in time", lambda figures: figures[WORK.name], 0),
+    Column("least satisfied", lambda figures: figures[LEAST.name], 3),
+    Column("tail (s)", lambda figures: figures[TAIL.name], 2),
     Column("product", lambda figures: score(figures), 1),
 )
-"""Columns of geometric means over the workloads."""
-
-
-def tuned(name: str) -> SystemConfig:
-    """Return a system with its best setting."""
-    found: SystemConfig = SYSTEMS[name]
-    return found.with_options(TUNED[name])
+"""Columns of geometric means over the cells."""
 
 
 def score(figures: Mapping[str, float]) -> float:
     """Return the score of a setting; greater is better."""
-    return figures[THROUGHPUT.name] * figures[SATISFIED.name] / figures[TAIL.name]
+    return figures[WORK.name] * figures[LEAST.name] / figures[TAIL.name]
 
 
-def tuning(
-    setting: Setting,
-    grids: Mapping[str, Sequence[Options]] = GRIDS,
-    workloads: Iterable[str] = tuple(WORKLOADS),
-) -> Report:
-    """Return a report with a row per setting, and the best one of each system."""
+def tuning(setting: Setting) -> Report:
+    """Return a row for each setting. Raises TraceError without the recorded traces."""
     setting = replace(setting, first_seed=FIRST_SEED)
+    return report_of(setting, headline_cells(setting), GRIDS)
+
+
+def report_of(
+    setting: Setting, cells: Mapping[str, Cell], grids: Mapping[str, Sequence[Options]]
+) -> Report:
+    """Return a row for each setting in some cells, and the best one of each system."""
     labels = {
         f"{name} {_text(options)}": (name, options)
         for name, grid in grids.items()
@@ -96,15 +78,15 @@ def tuning(
     systems = {
         label: SYSTEMS[name].with_options(options) for label, (name, options) in labels.items()
     }
-    cells = [simulate_cell(setting, workload, WORKERS, systems) for workload in workloads]
+    found = simulate(setting, cells, systems)
     rows = {}
     for label in labels:
         of_seeds = [
             {
                 column.name: geometric_mean(
-                    max(_LEAST, column.of(cell[label][seed])) for cell in cells
+                    max(least, column.of(found[cell, label][seed])) for cell in cells
                 )
-                for column in (THROUGHPUT, TAIL, SATISFIED)
+                for column, least in ((WORK, _WORK), (LEAST, _LEAST), (TAIL, 0.0))
             }
             for seed in range(setting.seeds)
         ]
@@ -112,7 +94,7 @@ def tuning(
     return Report(
         "tuning",
         "the best settings of the systems that the default is compared with",
-        f"{setting_text(setting)} Here on {WORKERS} workers, with seeds {FIRST_SEED} and up.",
+        f"The cells of `headline`, with seeds {setting.first_seed} and up; geometric means over them.",
         COLUMNS,
         list(rows.values()),
         [_best(name, labels, rows) for name in grids],

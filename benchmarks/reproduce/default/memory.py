@@ -17,7 +17,7 @@ from itertools import product
 from statistics import mean, median
 from typing import Any
 
-from fairserve.benchmarks.reproduce.composition.workloads import COSTS, OURS
+from fairserve.benchmarks.reproduce.default.costs import COSTS, OURS
 from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
 from fairserve.benchmarks.reproduce.setting import Setting, delayed
 from fairserve.benchmarks.simulate.job import Job

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fairserve.benchmarks.plots import COLORS, caption, save, sheet
+from fairserve.benchmarks.reproduce.default.costs import OURS
 from fairserve.benchmarks.reproduce.report import Row
 
 _ACROSS = 4
-_OURS = "fairserve"
 
 
 def draw_headline(path: Path, rows: Mapping[tuple[str, str], Row]) -> Path:
@@ -21,7 +21,7 @@ def draw_headline(path: Path, rows: Mapping[tuple[str, str], Row]) -> Path:
             if at != cell:
                 continue
             x, y = row.measured["tok/s in time"].value, row.measured["least satisfied"].value
-            color = COLORS[1] if name == _OURS else COLORS[0]
+            color = COLORS[1] if name == OURS else COLORS[0]
             axes.plot(x, y, "o", color=color, markersize=6)
             axes.annotate(name, (x, y), textcoords="offset points", xytext=(5, 4), fontsize=8)
         axes.set_ylim(-0.05, 1.1)

@@ -21,9 +21,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from fairserve.benchmarks.reproduce.composition.memory import RECORDED, recorded_cell
-from fairserve.benchmarks.reproduce.composition.memory import Cell as AgentCell
-from fairserve.benchmarks.reproduce.composition.workloads import COSTS, WORKLOADS
+from fairserve.benchmarks.reproduce.default.costs import COSTS
+from fairserve.benchmarks.reproduce.default.memory import RECORDED, recorded_cell
+from fairserve.benchmarks.reproduce.default.memory import Cell as AgentCell
 from fairserve.benchmarks.reproduce.fairserve.mix import LIMITS, MIX
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.engine.simulated.cost_model import CostModel
@@ -36,6 +36,12 @@ from fairserve.engine.simulated.traces.generate.agent_mix import (
     generate_agent_mix,
 )
 from fairserve.engine.simulated.traces.generate.arrivals import GammaArrivals
+from fairserve.engine.simulated.traces.generate.dlpm_programs import (
+    DLPM_WORKLOADS,
+    DlpmLoad,
+    Misbehaviour,
+    generate_dlpm,
+)
 from fairserve.engine.simulated.traces.generate.programs import ProgramClient, generate_programs
 from fairserve.engine.simulated.traces.model import Interaction, Trace
 from fairserve.scheduling.directory import NO_LIMITS
@@ -51,6 +57,7 @@ _APART_S = 1e5
 """Longer than any run takes."""
 _CROWD_USERS = 680
 """Users of whom about 430 come, as arrivals are random."""
+_DOCUMENTS = replace(DLPM_WORKLOADS["long-context-qa"].load, programs_per_s=1.0, duration_s=60.0)
 _TINY = AgentApp("tiny", 100.0, 30.0, classes=(GraphClass(1.0, 1, 1, 100.0, 30.0, 1.0),))
 
 
@@ -89,12 +96,17 @@ def headline_cells(
         "crowd": _crowd(setting),
         "agents that fit": _agents(agents(setting, 0.5)),
         "agents beyond memory": _agents(agents(setting, 2.2)),
-        "documents": _workload(setting, "long-context-qa", 4),
-        "chat": _workload(setting, "chat", 2),
+        "documents": _programs(setting, "long-context-qa", _DOCUMENTS, 4),
+        "chat": chat(setting),
         "half load": _mix(
             setting, AgentMixOptions(interactions_per_s=0.5, abusive_users=0, duration_s=_MIX_S)
         ),
     }
+
+
+def chat(setting: Setting) -> Cell:
+    """Return the cell of conversations."""
+    return _programs(setting, "chat", DlpmLoad(2.0, flood=8.0, duration_s=60.0), 2)
 
 
 def _mix(setting: Setting, options: AgentMixOptions, *others: Callable[[int], Trace]) -> Cell:
@@ -156,11 +168,11 @@ def _alone_s(trace: Trace, costs: CostModel) -> dict[str, float]:
     return {run.interaction_id: run.end_s - run.start_s for run in result.runs}
 
 
-def _workload(setting: Setting, name: str, workers: int) -> Cell:
-    kind = WORKLOADS[name]
-    duration_s = kind.duration_s * setting.scale
+def _programs(setting: Setting, name: str, load: DlpmLoad, workers: int) -> Cell:
+    scaled = replace(load, workers=workers, duration_s=load.duration_s * setting.scale)
     traces = tuple(
-        kind.generate(setting, duration_s, workers, seed) for seed in setting.seed_numbers
+        generate_dlpm(name, Misbehaviour.MORE_REQUESTS, seed, load=scaled)
+        for seed in setting.seed_numbers
     )
     return Cell(traces, (COSTS,) * setting.seeds, workers)
 

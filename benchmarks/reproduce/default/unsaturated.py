@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairserve.benchmarks.reproduce.composition.workloads import COSTS, OURS
+from fairserve.benchmarks.reproduce.default.costs import COSTS, OURS
 from fairserve.benchmarks.reproduce.report import Check, Column, Report, rows_of
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.job import Job

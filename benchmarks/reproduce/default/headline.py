@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fairserve.benchmarks.reproduce.composition.tuning import TUNED, tuned
-from fairserve.benchmarks.reproduce.headline.cells import GREEDY, Cell, headline_cells
-from fairserve.benchmarks.reproduce.headline.plot import draw_headline
+from fairserve.benchmarks.reproduce.default.cells import GREEDY, Cell, headline_cells
+from fairserve.benchmarks.reproduce.default.costs import OURS
+from fairserve.benchmarks.reproduce.default.headline_plot import draw_headline
 from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.job import Job
@@ -25,9 +25,16 @@ from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.system import SystemConfig
 
-OURS = "fairserve"
 OTHERS = ("fcfs", "rpm-20", "vtc", "fs-wi", "cache-aware", "d2lpm")
+Options = Mapping[str, Any]
+TUNED: Mapping[str, Options] = {
+    "vtc": {"local.predict": "mean"},
+    "cache-aware": {"router.balance_abs": 16},
+    "d2lpm": {"local.quantum": 250, "router.quantum_prompts": 400},
+}
+"""Best settings of other systems (:mod:`fairserve.benchmarks.reproduce.default.tuning`)."""
 EQUAL = 0.1
 """Difference of the least satisfied part from which systems are no longer alike."""
 _WORK, _TAIL = 0.97, 1.2
@@ -47,6 +54,8 @@ COLUMNS = (
     Column("tokens wasted", lambda s: s["wasted_tokens"]),
 )
 
+Summaries = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
+"""Figures by cell and system, one for each seed."""
 Rows = Mapping[tuple[str, str], Row]
 """Rows by cell and system."""
 
@@ -56,11 +65,12 @@ def headline(setting: Setting) -> Report:
     return report_of(setting, headline_cells(setting))
 
 
-def report_of(setting: Setting, cells: Mapping[str, Cell]) -> Report:
-    """Return a row for each system in some cells."""
-    systems = {name: tuned(name) if name in TUNED else SYSTEMS[name] for name in (*OTHERS, OURS)}
+def simulate(
+    setting: Setting, cells: Mapping[str, Cell], systems: Mapping[str, SystemConfig]
+) -> Summaries:
+    """Run some systems in some cells."""
     jobs = {
-        (cell, name): [
+        f"{cell}, {name}": [
             Job(
                 f"{cell}, {name}",
                 trace,
@@ -81,10 +91,16 @@ def report_of(setting: Setting, cells: Mapping[str, Cell]) -> Report:
         for cell, each in cells.items()
         for name, system in systems.items()
     }
-    summaries = setting.summaries({f"{cell}, {name}": of for (cell, name), of in jobs.items()})
+    found = setting.summaries(jobs)
+    return {(cell, name): found[f"{cell}, {name}"] for cell in cells for name in systems}
+
+
+def report_of(setting: Setting, cells: Mapping[str, Cell]) -> Report:
+    """Return a row for each system in some cells."""
+    systems = {name: SYSTEMS[name].with_options(TUNED.get(name, {})) for name in (*OTHERS, OURS)}
     rows = {
-        (cell, name): Row(f"{cell}: {name}", measure(COLUMNS, summaries[f"{cell}, {name}"]))
-        for cell, name in jobs
+        (cell, name): Row(f"{cell}: {name}", measure(COLUMNS, of_seeds))
+        for (cell, name), of_seeds in simulate(setting, cells, systems).items()
     }
     plots: list[str] = []
     if setting.plots is not None:

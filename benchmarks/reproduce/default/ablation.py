@@ -1,0 +1,140 @@
+"""``ablation``: the default without one of its mechanisms at a time, in the cells of ``headline``.
+
+The value of a mechanism shows when it is missing. Each figure is relative to the default under the same
+seed. A mechanism earns its place if without it some figure of some cell is worse under every seed, by
+``_CLEARLY`` in the median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, geometric_mean, median
+
+from fairserve.benchmarks.reproduce.default.cells import Cell, headline_cells
+from fairserve.benchmarks.reproduce.default.costs import OURS
+from fairserve.benchmarks.reproduce.default.headline import (
+    COLUMNS,
+    LEAST,
+    TAIL,
+    WORK,
+    Summaries,
+    simulate,
+)
+from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure, ratio
+from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.system import SystemConfig
+
+DEFAULT = "default"
+_CLEARLY = 0.03
+"""Change of a figure, relative or of a satisfied part, that is more than noise."""
+
+Changes = Mapping[str, Sequence[Mapping[str, float]]]
+"""Changes of the figures by cell and column, one for each seed: positive ones are for the worse."""
+
+SUMMARY = (
+    Column("tok/s in time", lambda ratios: geometric_mean(ratios[WORK.name]), 3),
+    Column("worst cell", lambda ratios: min(ratios[WORK.name]), 3),
+    Column("tail", lambda ratios: geometric_mean(ratios[TAIL.name]), 3),
+    Column("its worst cell", lambda ratios: max(ratios[TAIL.name]), 2),
+    Column("least satisfied", lambda ratios: fmean(ratios[LEAST.name]), 3),
+    Column("its worst change", lambda ratios: min(ratios[LEAST.name]), 3),
+)
+"""Columns of one seed, over the cells: ratios to the default, of the satisfied part differences."""
+
+
+def variants() -> dict[str, SystemConfig]:
+    """Return the default and its variants without one mechanism, by the replacement's name."""
+    ours: SystemConfig = SYSTEMS[OURS]
+    weights = {"feeder.beta": 1.0, "feeder.gamma": 2.0}
+    return {
+        DEFAULT: ours,
+        "D2LPM: cache_aware, balance_abs=16": replace(
+            ours, router="cache_aware", router_options={"balance_abs": 16}
+        ),
+        "DLPM: LPM": replace(ours, local="lpm", local_options={}),
+        "DLPM: FCFS": replace(ours, local="fcfs", local_options={}),
+        "WSC: VTC": replace(ours, feeder="vtc", feeder_options={}, resident_share=None),
+        "profiles: tokens": ours.with_options({"feeder.currency": "tokens", **weights}),
+        "OIT off": replace(ours, throttle="none", throttle_options={}),
+        "no feed window": ours.with_options({"feed_window": None}),
+        "no memory for runs": ours.with_options({"resident_share": None}),
+        "no locality slack": ours.with_options({"feeder.locality_slack": 0.0}),
+        "no bound of bypasses": ours.with_options({"feeder.max_bypass": 0}),
+    }
+
+
+def ablation(setting: Setting) -> list[Report]:
+    """Return a report of changes, and one of the cells. Raises TraceError without the traces."""
+    return reports_of(setting, headline_cells(setting), variants())
+
+
+def reports_of(
+    setting: Setting, cells: Mapping[str, Cell], systems: Mapping[str, SystemConfig]
+) -> list[Report]:
+    """Return both reports for some cells and variants, of which one is ``DEFAULT``."""
+    summaries = simulate(setting, cells, systems)
+    rows, checks = [], []
+    for name in systems:
+        of_seeds = [_relative(summaries, cells, name, seed) for seed in range(setting.seeds)]
+        rows.append(Row(name, measure(SUMMARY, of_seeds)))
+        if name != DEFAULT:
+            checks.append(earns(name, changes(summaries, cells, name)))
+    title = "the default without one of its mechanisms"
+    text = (
+        f"The cells of `headline`. Relative to the default under the same seed: geometric means over "
+        f"the cells, of the least satisfied part the mean change. Medians of {setting.seeds} seeds with "
+        "least and greatest."
+    )
+    each = [
+        Row(f"{cell}: {name}", measure(COLUMNS, of_seeds))
+        for (cell, name), of_seeds in summaries.items()
+    ]
+    return [
+        Report("ablation", title, text, SUMMARY, rows, checks),
+        Report("ablation-cells", title, text, COLUMNS, each, []),
+    ]
+
+
+def _relative(
+    summaries: Summaries, cells: Mapping[str, Cell], name: str, seed: int
+) -> dict[str, list[float]]:
+    """Return the figures of one seed relative to the default, by column, one per cell."""
+    pairs = [(summaries[cell, name][seed], summaries[cell, DEFAULT][seed]) for cell in cells]
+    return {
+        WORK.name: [ratio(WORK.of(own), WORK.of(ours)) for own, ours in pairs],
+        TAIL.name: [ratio(TAIL.of(own), TAIL.of(ours)) for own, ours in pairs],
+        LEAST.name: [LEAST.of(own) - LEAST.of(ours) for own, ours in pairs],
+    }
+
+
+def changes(summaries: Summaries, cells: Mapping[str, Cell], name: str) -> Changes:
+    """Return by how much a variant is worse than the default."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for cell in cells:
+        found[cell] = []
+        for own, ours in zip(summaries[cell, name], summaries[cell, DEFAULT], strict=True):
+            found[cell].append(
+                {
+                    WORK.name: 1.0 - ratio(WORK.of(own), WORK.of(ours)),
+                    TAIL.name: ratio(TAIL.of(own), TAIL.of(ours)) - 1.0,
+                    LEAST.name: LEAST.of(ours) - LEAST.of(own),
+                }
+            )
+    return found
+
+
+def earns(name: str, changed: Changes) -> Check:
+    """Check that without it some figure of some cell is clearly worse, with the largest change."""
+    worse = []
+    for column in (WORK.name, LEAST.name, TAIL.name):
+        found = [
+            (median(each[column] for each in of_seeds), cell)
+            for cell, of_seeds in changed.items()
+            if all(each[column] > 0.0 for each in of_seeds)
+        ]
+        if found and max(found)[0] >= _CLEARLY:
+            by, cell = max(found)
+            worse.append(f"{column} by {by:.2f} in {cell}")
+    return Check(f"{name}: something is worse without", bool(worse), "; ".join(worse) or "nothing")

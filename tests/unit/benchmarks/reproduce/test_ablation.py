@@ -1,0 +1,89 @@
+"""Ablation, tuning and the idle system, and what they check."""
+
+import pytest
+from shared_traces import shared_trace
+
+from fairserve.benchmarks.reproduce.default import tuning
+from fairserve.benchmarks.reproduce.default import unsaturated as unsaturated_module
+from fairserve.benchmarks.reproduce.default.ablation import DEFAULT, earns, reports_of, variants
+from fairserve.benchmarks.reproduce.default.cells import chat
+from fairserve.benchmarks.reproduce.default.headline import TUNED
+from fairserve.benchmarks.reproduce.default.unsaturated import TRACE, unsaturated
+from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.scheduling.registry import SYSTEMS
+
+
+def failed(checks):
+    return [check.claim for check in checks if not check.holds]
+
+
+def changed(*of_seeds):
+    """Return the changes of two seeds in one cell: throughput, least satisfied part and tail."""
+    names = ("tok/s in time", "least satisfied", "tail (s)")
+    return {"chat": [dict(zip(names, values, strict=True)) for values in of_seeds]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "worse"),
+    [
+        (changed((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), "nothing"),
+        (changed((0.1, 0.0, 0.0), (0.3, -0.1, -0.1)), "tok/s in time by 0.20 in chat"),
+        (changed((0.1, 0.0, 0.0), (-0.1, 0.0, -0.1)), "nothing"),
+        (changed((0.01, 0.01, 0.02), (0.02, 0.02, 0.03)), "nothing"),
+        (changed((0.0, 0.0, 0.2), (0.0, 0.0, 0.4)), "tail (s) by 0.30 in chat"),
+        (changed((0.0, 0.5, 0.0), (0.0, 0.1, 0.0)), "least satisfied by 0.30 in chat"),
+    ],
+)
+def test_a_mechanism_is_needed_if_something_is_clearly_worse_without_it(changes, worse):
+    check = earns("x", changes)
+    assert (check.holds, check.seen) == (worse != "nothing", worse)
+
+
+def test_a_variant_is_compared_with_the_default_under_the_same_seed():
+    setting = Setting(seeds=2, scale=0.05)
+    systems = {DEFAULT: variants()[DEFAULT], "fcfs": SYSTEMS["fcfs"]}
+    summary, each = reports_of(setting, {"chat": chat(setting)}, systems)
+    default, fcfs = summary.rows
+    assert {column: seen.value for column, seen in default.measured.items()} == {
+        "tok/s in time": 1.0,
+        "worst cell": 1.0,
+        "tail": 1.0,
+        "its worst cell": 1.0,
+        "least satisfied": 0.0,
+        "its worst change": 0.0,
+    }
+    assert fcfs.measured["tail"].value != 1.0
+    assert [row.name for row in each.rows] == ["chat: default", "chat: fcfs"]
+
+
+def test_a_system_that_is_not_saturated_does_not_queue():
+    folder = shared_trace(TRACE).parent
+    report = unsaturated(Setting(traces=folder, seeds=1, scale=0.1))
+    assert failed(report.checks) == []
+    by_name = {each.name: each.measured for each in report.rows}
+    assert by_name["fcfs"]["p99 TTFT (s)"].value < 2.0
+
+
+def test_queueing_despite_free_capacity_is_detected(monkeypatch):
+    """With a window of one call some wait at the feeder while workers have capacity."""
+    folder = shared_trace(TRACE).parent
+    queueing = SYSTEMS["fairserve"].with_options({"feed_window": 1e-6})
+    monkeypatch.setattr(unsaturated_module, "SYSTEMS", {**dict(SYSTEMS), "fairserve": queueing})
+    monkeypatch.setattr(unsaturated_module, "LOAD", 0.9)
+    report = unsaturated(Setting(traces=folder, seeds=1, scale=0.1))
+    assert failed(report.checks) == ["fairserve: p99 TTFT at most 1.05 times that of fcfs"]
+
+
+def test_the_best_settings_are_within_their_grids():
+    assert set(TUNED) == set(tuning.GRIDS)
+    for name, options in TUNED.items():
+        assert options in tuning.GRIDS[name]
+
+
+def test_the_best_setting_of_a_grid_is_found():
+    grids = {"vtc": [{}, {"local.predict": "mean"}]}
+    setting = Setting(seeds=1, scale=0.02)
+    report = tuning.report_of(setting, {"chat": chat(setting)}, grids)
+    products = [r.measured["product"].value for r in report.rows]
+    [check] = report.checks
+    assert check.seen.startswith(report.rows[products.index(max(products))].name)
