@@ -93,7 +93,7 @@ def headline_cells(
     return {
         "flood": _mix(setting, replace(MIX, duration_s=_MIX_S)),
         "tiny calls": _tiny(setting),
-        "crowd": _crowd(setting),
+        "crowd": crowd(setting),
         "agents that fit": _agents(agents(setting, 0.5)),
         "agents beyond memory": _agents(agents(setting, 2.2)),
         "documents": _programs(setting, "long-context-qa", _DOCUMENTS, 4),
@@ -131,7 +131,8 @@ def _tiny(setting: Setting) -> Cell:
     return _mix(setting, benign, flood)
 
 
-def _crowd(setting: Setting) -> Cell:
+def crowd(setting: Setting) -> Cell:
+    """Return the cell of hundreds of users with a run or two."""
     duration_s, requests = _CROWD_S * setting.scale, sum(count for _, count in TABLE_4)
     users = _CROWD_USERS * setting.scale
     clients = [

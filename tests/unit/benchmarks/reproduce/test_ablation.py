@@ -28,7 +28,7 @@ def changed(*of_seeds):
     [
         (changed((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), "nothing"),
         (changed((0.1, 0.0, 0.0), (0.3, -0.1, -0.1)), "tok/s in time by 0.20 in chat"),
-        (changed((0.1, 0.0, 0.0), (-0.1, 0.0, -0.1)), "nothing"),
+        (changed((0.3, 0.0, 0.0), (-0.1, 0.0, -0.1)), "nothing"),
         (changed((0.01, 0.01, 0.02), (0.02, 0.02, 0.03)), "nothing"),
         (changed((0.0, 0.0, 0.2), (0.0, 0.0, 0.4)), "tail (s) by 0.30 in chat"),
         (changed((0.0, 0.5, 0.0), (0.0, 0.1, 0.0)), "least satisfied by 0.30 in chat"),
