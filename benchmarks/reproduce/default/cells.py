@@ -57,7 +57,7 @@ _APART_S = 1e5
 """Longer than any run takes."""
 _CROWD_USERS = 680
 """Users of whom about 430 come, as arrivals are random."""
-_DOCUMENTS = replace(DLPM_WORKLOADS["long-context-qa"].load, programs_per_s=1.0, duration_s=60.0)
+_DOCUMENTS = replace(DLPM_WORKLOADS["long-context-qa"].load, programs_per_s=1.0, duration_s=120.0)
 _TINY = AgentApp("tiny", 100.0, 30.0, classes=(GraphClass(1.0, 1, 1, 100.0, 30.0, 1.0),))
 
 
@@ -72,6 +72,9 @@ class Cell:
     workers: int
     patience_s: float = _PATIENCE_S
     limits: Limits = NO_LIMITS
+    arrivals_s: float = math.inf
+    """Length of the arrivals, in whose last three quarters throughput is measured; infinite: until all
+    runs have ended."""
     part: Callable[[Interaction], str] = lambda run: run.user
     """Returns whose satisfaction a run counts for."""
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
@@ -106,7 +109,7 @@ def headline_cells(
 
 def chat(setting: Setting) -> Cell:
     """Return the cell of conversations."""
-    return _programs(setting, "chat", DlpmLoad(2.0, flood=8.0, duration_s=60.0), 2)
+    return _programs(setting, "chat", DlpmLoad(2.0, flood=8.0, duration_s=120.0), 2)
 
 
 def _mix(setting: Setting, options: AgentMixOptions, *others: Callable[[int], Trace]) -> Cell:
@@ -115,7 +118,14 @@ def _mix(setting: Setting, options: AgentMixOptions, *others: Callable[[int], Tr
         merge([generate_agent_mix(seed, scaled), *(each(seed) for each in others)], name="mix")
         for seed in setting.seed_numbers
     )
-    return Cell(traces, (COSTS,) * setting.seeds, 1, limits=LIMITS, part=_app)
+    return Cell(
+        traces,
+        (COSTS,) * setting.seeds,
+        1,
+        limits=LIMITS,
+        arrivals_s=scaled.duration_s,
+        part=_app,
+    )
 
 
 def _tiny(setting: Setting) -> Cell:
@@ -144,7 +154,7 @@ def crowd(setting: Setting) -> Cell:
         generate_programs("crowd", clients, duration_s, seed, tenant="agents", share_system=True)
         for seed in setting.seed_numbers
     )
-    return Cell(traces, (COSTS,) * setting.seeds, 1, part=_app)
+    return Cell(traces, (COSTS,) * setting.seeds, 1, arrivals_s=duration_s, part=_app)
 
 
 def _agents(cell: AgentCell) -> Cell:
@@ -175,7 +185,7 @@ def _programs(setting: Setting, name: str, load: DlpmLoad, workers: int) -> Cell
         generate_dlpm(name, Misbehaviour.MORE_REQUESTS, seed, load=scaled)
         for seed in setting.seed_numbers
     )
-    return Cell(traces, (COSTS,) * setting.seeds, workers)
+    return Cell(traces, (COSTS,) * setting.seeds, workers, arrivals_s=scaled.duration_s)
 
 
 def _app(run: Interaction) -> str:

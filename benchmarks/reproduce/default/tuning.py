@@ -40,6 +40,7 @@ def _grid(**values: Sequence[object]) -> list[Options]:
 GRIDS: Mapping[str, Sequence[Options]] = {
     "vtc": [{}, {"local.predict": "mean"}],
     "cache-aware": _grid(router__balance_abs=(8, 16, 64)),
+    "cache-aware-vtc": _grid(router__balance_abs=(8, 16, 64)),
     "d2lpm": [
         *_grid(local__quantum=(250, 1000, 5000), router__quantum_prompts=(20, 400, 1600)),
         {"local.quantum": 1000, "router.quantum_prompts": 400, "feed_window": 0.05},
