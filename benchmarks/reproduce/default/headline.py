@@ -127,8 +127,8 @@ def _text(setting: Setting, cells: Mapping[str, Cell]) -> str:
     return (
         "A client gives up a run when it has waited for a first token as long as its patience; "
         "complete runs are in time. Throughput: of runs that end in time within the last three quarters "
-        "of the arrivals; of agents, until all have ended. Least satisfied: the smallest part of the runs of a well-behaved "
-        "client (agents: tenant; flood, tiny calls, crowd, half load: app) that are in time. TTFT is "
+        "of the arrivals; of agents, until all have ended. Least satisfied: the smallest part of the runs "
+        "of a well-behaved client (agents: tenant; flood, tiny calls, crowd, half load: app) that are in time. TTFT is "
         "that of the well-behaved, a call given up counts with its wait. Run times are of complete "
         "runs of the well-behaved. The tail is the p99 TTFT; of agents, in time within 3 times what a "
         "run takes alone, the p99 of their runs. Other systems have their best settings, by "
