@@ -11,7 +11,7 @@ long as alone, and their tail is that of the whole run.
 4. ``agents that fit``: coding sessions whose contexts take half of the caches.
 5. ``agents beyond memory``: 2.2 times the caches.
 6. ``documents``: four clients ask about long documents, one asks four times as much.
-7. ``chat``: conversations of three clients, two of which want less than their share, one eight times as much.
+7. ``chat``: conversations, one client sends eight times as much as two that are within their share.
 8. ``half load``: the users of the flood alone, at half of the capacity.
 """
 

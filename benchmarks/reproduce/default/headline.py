@@ -18,7 +18,7 @@ import numpy as np
 from fairserve.benchmarks.reproduce.default.cells import GREEDY, Cell, headline_cells
 from fairserve.benchmarks.reproduce.default.costs import OURS
 from fairserve.benchmarks.reproduce.default.headline_plot import draw_headline
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure, ratio
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.job import Job
 from fairserve.engine.simulated.replay_options import ReplayOptions
@@ -125,13 +125,13 @@ def _text(setting: Setting, cells: Mapping[str, Cell]) -> str:
         for name, cell in cells.items()
     )
     return (
-        "A client gives up a run when it has waited for a first token as long as its patience; "
-        "complete runs are in time. Throughput: of runs that end in time within the last three quarters "
-        "of the arrivals; of agents, until all have ended. Least satisfied: the smallest part of the runs "
-        "of a well-behaved client (agents: tenant; flood, tiny calls, crowd, half load: app) that are in time. TTFT is "
-        "that of the well-behaved, a call given up counts with its wait. Run times are of complete "
-        "runs of the well-behaved. The tail is the p99 TTFT; of agents, in time within 3 times what a "
-        "run takes alone, the p99 of their runs. Other systems have their best settings, by "
+        "A client gives up a run when it has waited for a first token as long as its patience; complete "
+        "runs are in time. Throughput: of runs that end in time within the last three quarters of the "
+        "arrivals; of agents, until all have ended. Least satisfied: the smallest part of the runs of a "
+        "well-behaved client (agents: tenant; flood, tiny calls, crowd, half load: app) that are in time. "
+        "TTFT is that of the well-behaved, a call given up counts with its wait. Run times are of "
+        "complete runs of the well-behaved. The tail is the p99 TTFT; of agents, in time within 3 times "
+        "what a run takes alone, the p99 of their runs. Other systems have their best settings, by "
         f"`fairserve reproduce tuning`. {each}. Medians of {setting.seeds} seeds with least and "
         "greatest."
     )
@@ -200,11 +200,11 @@ def claims(rows: Rows) -> list[Check]:
             if _of(row, LEAST) >= _of(ours, LEAST) - EQUAL
         }
         best = max(alike, key=lambda name: _of(alike[name], WORK), default=OURS)
-        part = _of(ours, WORK) / _of({**alike, OURS: ours}[best], WORK)
+        part = ratio(_of(ours, WORK), _of({**alike, OURS: ours}[best], WORK))
         claim = f"{cell}: at least {_WORK:g} of the throughput of any that satisfies alike"
         checks.append(Check(claim, part >= _WORK, f"{part:.2f} of {best}'s"))
         best = min(alike, key=lambda name: _of(alike[name], TAIL), default=OURS)
-        times = _of(ours, TAIL) / _of({**alike, OURS: ours}[best], TAIL)
+        times = ratio(_of(ours, TAIL), _of({**alike, OURS: ours}[best], TAIL))
         claim = f"{cell}: at most {_TAIL:g} times the tail of any that satisfies alike"
         checks.append(Check(claim, times <= _TAIL, f"{times:.2f} times {best}'s"))
     return checks
@@ -216,8 +216,8 @@ def _of(row: Row, column: Column) -> float:
 
 def _dominates(row: Row, ours: Row) -> bool:
     """Return whether a row is at least as good in all three figures, and clearly better in one."""
-    work, least = _of(row, WORK) / _of(ours, WORK), _of(row, LEAST) - _of(ours, LEAST)
-    tail = _of(row, TAIL) / _of(ours, TAIL)
+    work, tail = (ratio(_of(row, column), _of(ours, column)) for column in (WORK, TAIL))
+    least = _of(row, LEAST) - _of(ours, LEAST)
     if work < 0.99 or least < -0.01 or tail > 1.01:
         return False
     return work > 1 / _WORK or least > EQUAL or tail < 1 / _TAIL
