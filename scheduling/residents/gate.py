@@ -37,8 +37,9 @@ the worker's memory serves so many calls. Proof. The run stays the next one: wha
 not change, nobody arrives below that, and who passes it does not delay it. A resident leaves at its end,
 at that of its lease, or for a lead, and until then its client pays for all that it holds.
 
-Cost: the feeder's, for each class of size that may not begin and each worker without room, plus O(open
-workers) when a run begins, and O(residents) when another one is held.
+Cost: the feeder's for each class of size that may not begin, which is asked once until a resident or a
+window changes, and for each worker without room; plus O(open workers) when a run begins, and
+O(residents) when another one is held.
 Weakness: a run that began at another model, or before a restart, does not wait for room here.
 """
 

@@ -61,13 +61,20 @@ def test_an_unknown_name_lists_the_known_ones(capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["vtc-table2", "vtc-figures", "all"])
-def test_missing_traces_explain_how_to_set_their_folder(capsys, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "trace"),
+    [
+        ("vtc-table2", "vtc_real_trace.csv.gz"),
+        ("vtc-figures", "vtc_real_trace.csv.gz"),
+        ("all", "claude_code_sessions_A.jsonl.gz"),
+    ],
+)
+def test_missing_traces_explain_how_to_set_their_folder(capsys, tmp_path, monkeypatch, name, trace):
     monkeypatch.delenv("FAIRSERVE_TRACES", raising=False)
     files = ["--json", tmp_path / "out.json", "--markdown", tmp_path / "out.md"]
     plots = ["--plot", tmp_path / "plots"]
     line = start_error(capsys, name, *files, *plots)
-    assert "vtc_real_trace.csv.gz is needed" in line
+    assert f"{trace} is needed" in line
     assert "--traces" in line
     assert "FAIRSERVE_TRACES" in line
     # Without files to write, because a fingerprint costs a second.
