@@ -73,6 +73,16 @@ def test_every_system_is_in_the_readme():
     assert set(listed) == {"rpm-N" if name.startswith("rpm-") else name for name in served}
 
 
+def test_the_parts_in_the_readme_have_the_figures_of_the_ablation():
+    """Each line of its table is one of the report, without the spread over the seeds."""
+    report = (ROOT / "benchmarks/results/papers/ablation.md").read_text()
+    measured = [re.sub(r" \([^)]*\)", "", line) for line in report.splitlines()]
+    section = README[README.index("## Contribution of each part") :]
+    rows = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 8
+    assert [row for row in rows if row not in measured] == []
+
+
 def test_functions_named_in_the_papers_table_exist():
     """docs/papers.md names functions; each must be in the file of its class."""
     text = (ROOT / "docs" / "papers.md").read_text()

@@ -30,18 +30,25 @@ DEFAULT = "default"
 _CLEARLY = 0.03
 """Change of a figure, relative or of a satisfied part, that is more than noise."""
 
+_LEAST_RATIO = 0.01
+
 Changes = Mapping[str, Sequence[Mapping[str, float]]]
 """Changes of the figures by cell and column, one for each seed: positive ones are for the worse."""
 
 SUMMARY = (
-    Column("tok/s in time", lambda ratios: geometric_mean(ratios[WORK.name]), 3),
+    Column("tok/s in time", lambda ratios: _mean_ratio(ratios[WORK.name]), 3),
     Column("worst cell", lambda ratios: min(ratios[WORK.name]), 3),
-    Column("tail", lambda ratios: geometric_mean(ratios[TAIL.name]), 3),
+    Column("tail", lambda ratios: _mean_ratio(ratios[TAIL.name]), 3),
     Column("its worst cell", lambda ratios: max(ratios[TAIL.name]), 2),
     Column("least satisfied", lambda ratios: fmean(ratios[LEAST.name]), 3),
     Column("its worst change", lambda ratios: min(ratios[LEAST.name]), 3),
 )
 """Columns of one seed, over the cells: ratios to the default, of the satisfied part differences."""
+
+
+def _mean_ratio(ratios: Sequence[float]) -> float:
+    """Return the geometric mean; nothing at all counts as ``_LEAST_RATIO``."""
+    return geometric_mean(max(_LEAST_RATIO, each) for each in ratios)
 
 
 def variants() -> dict[str, SystemConfig]:

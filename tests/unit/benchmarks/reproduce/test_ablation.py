@@ -5,7 +5,13 @@ from shared_traces import shared_trace
 
 from fairserve.benchmarks.reproduce.default import tuning
 from fairserve.benchmarks.reproduce.default import unsaturated as unsaturated_module
-from fairserve.benchmarks.reproduce.default.ablation import DEFAULT, earns, reports_of, variants
+from fairserve.benchmarks.reproduce.default.ablation import (
+    DEFAULT,
+    SUMMARY,
+    earns,
+    reports_of,
+    variants,
+)
 from fairserve.benchmarks.reproduce.default.cells import chat
 from fairserve.benchmarks.reproduce.default.headline import TUNED
 from fairserve.benchmarks.reproduce.default.unsaturated import TRACE, unsaturated
@@ -54,6 +60,13 @@ def test_a_variant_is_compared_with_the_default_under_the_same_seed():
     }
     assert fcfs.measured["tail"].value != 1.0
     assert [row.name for row in each.rows] == ["chat: default", "chat: fcfs"]
+
+
+def test_a_variant_that_does_nothing_in_time_in_some_cell_has_a_mean():
+    columns = {column.name: column for column in SUMMARY}
+    nothing = {"tok/s in time": [0.0, 1.0], "least satisfied": [-1.0, 0.0], "tail (s)": [2.0, 1.0]}
+    assert columns["tok/s in time"].of(nothing) == pytest.approx(0.1)
+    assert columns["worst cell"].of(nothing) == 0.0
 
 
 def test_a_system_that_is_not_saturated_does_not_queue():
