@@ -48,6 +48,8 @@ T = TypeVar("T")
 MAX_CRASHES = 3
 """Crashes of a gateway after which the measurement ends."""
 _HERE = "fairserve.benchmarks.bench.gateway"
+_RESTS = 3
+"""Readings without calls."""
 _SPARE = 4
 _SETTLE_S = 0.3
 """Time after the last call in which a gateway completes its records."""
@@ -76,7 +78,7 @@ class Plan:
     opening_s: float = 4.0
     """Time in which these calls are opened."""
     rest_s: float = 2.0
-    """Duration of the phase without calls, and half of that of open calls."""
+    """Duration of a reading without calls, and half of that of open calls."""
     concurrencies: Sequence[int] = ()
     """Numbers of Envoy's threads for which its maximum rate is measured."""
 
@@ -270,7 +272,9 @@ class Bench:
         and ends do not count.
         """
         plan = self.plan
-        idle = _cpu_of_a_second(gateway, plan.rest_s)
+        # The least of some: a gateway that has just started may not be idle yet.
+        readings = [_cpu_of_a_second(gateway, plan.rest_s) for _ in range(_RESTS)]
+        idle = min(readings, key=lambda each: each.all_s)
         assert gateway.tree is not None
         size = gateway.tree.memory_bytes()
         shape, settle_s, wall_s = Shape("stream", 2), plan.opening_s / 2, 2 * plan.rest_s
