@@ -66,14 +66,14 @@ class _Live:
 
 
 @dataclass(frozen=True, slots=True)
-class _Patience:
-    """The end of a client's patience with a call."""
+class _FirstTokenTimeout:
+    """The latest time at which a client accepts the first token of a call."""
 
     live: _Live
 
 
-_Due = Interaction | _Live | _Patience | ev.Admit | int | None
-"""Event in the queue: a run or a call arrives, a client's patience ends, a grant reaches its worker, a
+_Due = Interaction | _Live | _FirstTokenTimeout | ev.Admit | int | None
+"""Event in the queue: a run or a call arrives, a client's time-out, a grant reaches its worker, a
 worker's pass ends (the worker's number), or a tick."""
 
 
@@ -178,8 +178,8 @@ class Replay:
                 self._submit(what)
             case Interaction():
                 self._begin_run(what)
-            case _Patience():
-                self._give_up(what.live)
+            case _FirstTokenTimeout():
+                self._timed_out(what.live)
             case ev.Admit():
                 self._deliver(what)
             case None:
@@ -246,8 +246,9 @@ class Replay:
             self._rejected(live, commands[0])
             return
         self._live[call.call_id] = live
-        if self._options.patience_s < math.inf:
-            self._push(live.arrival_s + self._options.patience_s, _TICK, _Patience(live))
+        latest_s = live.arrival_s + self._options.first_token_timeout_s
+        if latest_s < math.inf:
+            self._push(latest_s, _TICK, _FirstTokenTimeout(live))
         if not self._ticking:
             self._ticking = True
             self._push(self._now_s + self._options.tick_s, _TICK, None)
@@ -269,7 +270,7 @@ class Replay:
             run.aborted = True
             self._end_run(run, complete=False, wasted_tokens=0, cause="throttled")
 
-    def _give_up(self, live: _Live) -> None:
+    def _timed_out(self, live: _Live) -> None:
         """Abort the run of a call that the client has waited for too long."""
         if live.first_token_s is None and self._live.get(live.call.call_id) is live:
             self._abort(live.run)

@@ -34,7 +34,7 @@ class ReplayOptions:
     """End of the replay; running calls are cancelled, and their runs are not reported."""
     retries: int = 0
     """Number of retries of a rejected call after its ``Retry-After``; then its run is aborted."""
-    patience_s: float = math.inf
+    first_token_timeout_s: float = math.inf
     """Time for which a client waits for the first token of a call; then it aborts the run."""
     isolation: Isolation = "none"
     """Scope of shared cached prefixes."""
@@ -60,8 +60,10 @@ class ReplayOptions:
             raise ValueError(f"open_runs is {self.open_runs}; allowed: 1 or more")
         if self.retries < 0:
             raise ValueError(f"retries is {self.retries}; allowed: 0 or more")
-        if not self.patience_s > 0:
-            raise ValueError(f"patience_s is {self.patience_s}; allowed: over 0")
+        if not self.first_token_timeout_s > 0:
+            raise ValueError(
+                f"first_token_timeout_s is {self.first_token_timeout_s}; allowed: over 0"
+            )
         if not self.learning_interval_s >= 0:
             raise ValueError(
                 f"learning_interval_s is {self.learning_interval_s}; allowed: 0 or more"

@@ -370,9 +370,9 @@ class RunGate:
         if not there or any(each.calls for each in there):
             return False
         longest = min(there, key=lambda each: each.idle_since_s)
-        pause_s = self.residents.patience_s(longest.app)
-        patience_s = max(IDLE_AFTER_S, min(pause_s, IDLE_CALLS * self._pace.call_s))
-        return self._now_s - max(each.idle_since_s for each in there) >= patience_s
+        pause_s = self.residents.awaited_pause_s(longest.app)
+        most_s = max(IDLE_AFTER_S, min(pause_s, IDLE_CALLS * self._pace.call_s))
+        return self._now_s - max(each.idle_since_s for each in there) >= most_s
 
     def _shrink(self, workers: WorkerSet) -> None:
         """Take places while runs hold more than their worker's cache, and would evict each other.

@@ -125,7 +125,7 @@ class _Memory:
     prefixes: HeldPrefixes
     forecast: Forecast = field(default_factory=Forecast)
     residents: dict[str, Resident] = field(default_factory=dict)
-    """Residents by run, in the order in which they came here."""
+    """Residents by run, in the order of their arrival here."""
 
     @property
     def tokens(self) -> int:
@@ -383,7 +383,7 @@ class Residents:
         return found.mean_growth + (0 if found.last is None else prefixes.whole(found.last))
 
     def at(self, worker_id: str) -> list[Resident]:
-        """Return the residents of a worker, in the order in which they came there."""
+        """Return the residents of a worker, in the order of their arrival there."""
         return list(self._memory[worker_id].residents.values())
 
     # --- leases -----------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ class Residents:
         pauses = self._pauses.get(app) or _Pauses()
         return max(pauses.longest_s, pauses.assumed_s)
 
-    def patience_s(self, app: str) -> float:
+    def awaited_pause_s(self, app: str) -> float:
         """Return how long a worker waits for runs of an app without a call; 0 before its first pause."""
         pauses = self._pauses.get(app)
         return 0.0 if pauses is None else pauses.longest_s / _PAUSES_OF_LEASE

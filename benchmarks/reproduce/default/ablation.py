@@ -7,7 +7,7 @@ seed. A mechanism earns its place if without it some figure of some cell is wors
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, geometric_mean, median
 
@@ -32,8 +32,16 @@ _CLEARLY = 0.03
 
 _LEAST_RATIO = 0.01
 
-Changes = Mapping[str, Sequence[Mapping[str, float]]]
-"""Changes of the figures by cell and column, one for each seed: positive ones are for the worse."""
+_LOSSES: Mapping[str, Callable[[float], float]] = {
+    WORK.name: lambda ratio: 1.0 - ratio,
+    LEAST.name: lambda change: -change,
+    TAIL.name: lambda ratio: ratio - 1.0,
+}
+"""By column, how much worse a figure is that is relative to the default's."""
+
+Relative = Mapping[str, Sequence[float]]
+"""Figures of one seed relative to the default's, by column, one for each cell: ratios, of the satisfied
+part differences."""
 
 SUMMARY = (
     Column("tok/s in time", lambda ratios: _mean_ratio(ratios[WORK.name]), 3),
@@ -87,7 +95,7 @@ def reports_of(
         of_seeds = [_relative(summaries, cells, name, seed) for seed in range(setting.seeds)]
         rows.append(Row(name, measure(SUMMARY, of_seeds)))
         if name != DEFAULT:
-            checks.append(earns(name, changes(summaries, cells, name)))
+            checks.append(earns(name, list(cells), of_seeds))
     title = "the default without one of its mechanisms"
     text = (
         f"The cells of `headline`. Relative to the default under the same seed: geometric means over "
@@ -104,10 +112,8 @@ def reports_of(
     ]
 
 
-def _relative(
-    summaries: Summaries, cells: Mapping[str, Cell], name: str, seed: int
-) -> dict[str, list[float]]:
-    """Return the figures of one seed relative to the default, by column, one per cell."""
+def _relative(summaries: Summaries, cells: Mapping[str, Cell], name: str, seed: int) -> Relative:
+    """Return the figures of one seed relative to the default's."""
     pairs = [(summaries[cell, name][seed], summaries[cell, DEFAULT][seed]) for cell in cells]
     return {
         WORK.name: [ratio(WORK.of(own), WORK.of(ours)) for own, ours in pairs],
@@ -116,31 +122,15 @@ def _relative(
     }
 
 
-def changes(summaries: Summaries, cells: Mapping[str, Cell], name: str) -> Changes:
-    """Return by how much a variant is worse than the default."""
-    found: dict[str, list[dict[str, float]]] = {}
-    for cell in cells:
-        found[cell] = []
-        for own, ours in zip(summaries[cell, name], summaries[cell, DEFAULT], strict=True):
-            found[cell].append(
-                {
-                    WORK.name: 1.0 - ratio(WORK.of(own), WORK.of(ours)),
-                    TAIL.name: ratio(TAIL.of(own), TAIL.of(ours)) - 1.0,
-                    LEAST.name: LEAST.of(ours) - LEAST.of(own),
-                }
-            )
-    return found
-
-
-def earns(name: str, changed: Changes) -> Check:
+def earns(name: str, cells: Sequence[str], of_seeds: Sequence[Relative]) -> Check:
     """Check that without it some figure of some cell is clearly worse, with the largest change."""
     worse = []
-    for column in (WORK.name, LEAST.name, TAIL.name):
-        found = [
-            (median(each[column] for each in of_seeds), cell)
-            for cell, of_seeds in changed.items()
-            if all(each[column] > 0.0 for each in of_seeds)
-        ]
+    for column, loss in _LOSSES.items():
+        losses = {
+            cell: [loss(of_seed[column][place]) for of_seed in of_seeds]
+            for place, cell in enumerate(cells)
+        }
+        found = [(median(each), cell) for cell, each in losses.items() if min(each) > 0.0]
         if found and max(found)[0] >= _CLEARLY:
             by, cell = max(found)
             worse.append(f"{column} by {by:.2f} in {cell}")

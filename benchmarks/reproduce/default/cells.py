@@ -1,8 +1,8 @@
 """The eight cells of ``headline``: what a platform of agents meets, each on its own.
 
-A client gives up a run once it has waited for the first token of a call as long as its patience
-(``Cell.patience_s``). So a run that is complete has ended in time, and what a run given up has computed
-is wasted. Coding sessions are not given up: they are in time if they take at most ``_STRETCH`` times as
+A client aborts a run once it has waited for the first token of a call as long as its time-out
+(``Cell.timeout_s``). So a run that is complete has ended in time, and what an aborted run has computed
+is wasted. Coding sessions are not aborted: they are in time if they take at most ``_STRETCH`` times as
 long as alone, and their tail is that of the whole run.
 
 1. ``flood``: eight users start runs of several calls, three times the capacity.
@@ -52,13 +52,18 @@ from fairserve.throttling.base import Limits
 GREEDY = frozenset({ABUSIVE, "misbehaving"})
 """Groups of clients that request more than their share; all others are well-behaved."""
 _MIX_S, _CROWD_S = 240.0, 220.0
-_PATIENCE_S, _STRETCH = 30.0, 3.0
+_TIMEOUT_S, _STRETCH = 30.0, 3.0
 _APART_S = 1e5
 """Longer than any run takes."""
 _CROWD_USERS = 680
-"""Users of whom about 430 come, as arrivals are random."""
+"""Users. About 430 of them arrive, as arrivals are random."""
 _DOCUMENTS = replace(DLPM_WORKLOADS["long-context-qa"].load, programs_per_s=1.0, duration_s=120.0)
 _TINY = AgentApp("tiny", 100.0, 30.0, classes=(GraphClass(1.0, 1, 1, 100.0, 30.0, 1.0),))
+
+
+def of_user(run: Interaction) -> str:
+    """Return the user of a run."""
+    return run.user
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +75,13 @@ class Cell:
     costs: tuple[CostModel, ...]
     """A cost model for each seed."""
     workers: int
-    patience_s: float = _PATIENCE_S
+    timeout_s: float = _TIMEOUT_S
     limits: Limits = NO_LIMITS
     arrivals_s: float = math.inf
     """Length of the arrivals, in whose last three quarters throughput is measured; infinite: until all
     runs have ended."""
-    part: Callable[[Interaction], str] = lambda run: run.user
-    """Returns whose satisfaction a run counts for."""
+    part: Callable[[Interaction], str] = of_user
+    """Returns whose satisfaction a run counts for; a function of a module."""
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     """Longest time of each run that is in time; empty: a complete run is."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -82,10 +83,10 @@ def simulate(
                 ReplayOptions(
                     workers=each.workers,
                     seed=seed,
-                    patience_s=each.patience_s,
+                    first_token_timeout_s=each.timeout_s,
                     limits=each.limits,
                 ),
-                figures=partial(_figures, each),
+                figures=partial(_figures, replace(each, traces=(), costs=())),
             )
             for seed, costs, trace in zip(
                 setting.seed_numbers, each.costs, each.traces, strict=True
@@ -121,15 +122,15 @@ def report_of(setting: Setting, cells: Mapping[str, Cell]) -> Report:
 
 def _text(setting: Setting, cells: Mapping[str, Cell]) -> str:
     each = "; ".join(
-        f"{name}: D={cell.workers}, {len(cell.traces[0]):,} runs, patience {cell.patience_s:g} s"
+        f"{name}: D={cell.workers}, {len(cell.traces[0]):,} runs, time-out {cell.timeout_s:g} s"
         for name, cell in cells.items()
     )
     return (
-        "A client gives up a run when it has waited for a first token as long as its patience; complete "
+        "A client aborts a run when it has waited for a first token as long as its time-out; complete "
         "runs are in time. Throughput: of runs that end in time within the last three quarters of the "
         "arrivals; of agents, until all have ended. Least satisfied: the smallest part of the runs of a "
         "well-behaved client (agents: tenant; flood, tiny calls, crowd, half load: app) that are in "
-        "time. TTFT is that of the well-behaved, a call given up counts with its wait. Run times are of "
+        "time. TTFT is that of the well-behaved, an aborted call counts with its wait. Run times are of "
         "complete runs of the well-behaved. The tail is the p99 TTFT; of agents, in time within 3 times "
         "what a run takes alone, the p99 of their runs. Other systems have their best settings, by "
         f"`fairserve reproduce tuning`. {each}. Medians of {setting.seeds} seeds with least and "

@@ -55,8 +55,8 @@ EVIDENCE = (
         "every-mechanism-earns-its-place",
         "evidence",
         "benchmarks/reproduce/default/ablation.py",
-        "if all(each[column] > 0.0 for each in of_seeds)",
-        "if any(each[column] > 0.0 for each in of_seeds)",
+        "if min(each) > 0.0",
+        "if max(each) > 0.0",
         _ABLATION,
     ),
     Mutation(

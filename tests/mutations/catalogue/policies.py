@@ -196,7 +196,7 @@ _SCHEDULING = (
         ("tests/unit/scheduling/residents", "tests/property/test_residents.py"),
     ),
     Mutation(
-        "nobody-loses-patience",
+        "no-client-times-out",
         "scheduling",
         "engine/simulated/replay.py",
         "if live.first_token_s is None and self._live",

@@ -76,19 +76,19 @@ def test_runs_wait_for_others_to_end_in_order_of_arrival():
     assert firsts == [0.0, *ends_s[:-1]]
 
 
-def test_a_client_gives_up_a_run_that_waits_for_a_first_token_for_too_long():
+def test_a_client_aborts_a_run_that_waits_for_a_first_token_for_too_long():
     """One call after the other: the second of the run waits behind a long one of another user."""
     alone = replace(COSTS, max_running=1)
     waiting = run_of("r", call("a"), call("b", ["a"], 0.5))
     long = run_of("long", call("a", output=20), user="v", at_s=2.1)
-    for patience_s, complete, end_s in ((30.0, True, 24.0), (5.0, False, 7.5)):
-        result = replay(trace(waiting, long), costs=alone, patience_s=patience_s)
+    for timeout_s, complete, end_s in ((30.0, True, 24.0), (5.0, False, 7.5)):
+        result = replay(trace(waiting, long), costs=alone, first_token_timeout_s=timeout_s)
         run = {each.interaction_id: each for each in result.runs}["r"]
         assert (run.complete, run.end_s) == (complete, pytest.approx(end_s, abs=1.0))
         assert run.wasted_tokens == (0 if complete else 10)
     assert [each.outcome for each in by_id(result)] == ["completed", "completed", "cancelled"]
-    with pytest.raises(ValueError, match="patience_s is 0"):
-        ReplayOptions(patience_s=0.0)
+    with pytest.raises(ValueError, match="first_token_timeout_s is 0"):
+        ReplayOptions(first_token_timeout_s=0.0)
 
 
 def chain_of_three(user="u"):
