@@ -26,7 +26,8 @@ from fairserve.engine.torch.model_loader import (
 from fairserve.engine.torch.packed_linear import pack_linears
 
 _SEED = 20251
-_MAX_POSITIONS = 8192
+MAX_POSITIONS = 16_384
+"""Maximum tokens of a sequence: more than the largest token budget, and outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def build(name: str, dtype: str = "auto", device: str = "auto") -> LoadedModel:
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
         head_dim=shape.head_size,
-        max_position_embeddings=_MAX_POSITIONS,
+        max_position_embeddings=MAX_POSITIONS,
         tie_word_embeddings=shape.tied,
         bos_token_id=None,
         eos_token_id=None,

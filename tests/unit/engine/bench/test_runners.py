@@ -6,12 +6,13 @@ import os
 import numpy as np
 import pytest
 
+from fairserve.benchmarks.bench.engine.workloads import limits
 from fairserve.engine.torch.bench.continuous import ContinuousBatching
 from fairserve.engine.torch.bench.generate import Generate
 from fairserve.engine.torch.bench.ours import FairServe
 from fairserve.engine.torch.bench.passes import DECODES, PassGrid, points
 from fairserve.engine.torch.bench.runner import Limits, Outcome, Request, UnavailableError
-from fairserve.engine.torch.bench.shapes import twin
+from fairserve.engine.torch.bench.shapes import MAX_POSITIONS, twin
 
 LIMITS = Limits(kv_tokens=1024, max_batch=8, token_budget=64)
 
@@ -103,18 +104,24 @@ def test_a_changed_interface_makes_an_engine_unavailable(llama):
 
 
 def test_the_grid_fits_and_has_every_batch():
-    limits = Limits(kv_tokens=32_768, max_batch=32, token_budget=512)
-    found = points(limits)
+    size = Limits(kv_tokens=32_768, max_batch=32, token_budget=512)
+    found = points(size)
     assert {len(contexts) for contexts in found} == {1, 2, 4, 8, 16, 32}
     for contexts in found:
-        assert sum(contexts) + len(contexts) * DECODES <= limits.kv_tokens
+        assert sum(contexts) + len(contexts) * DECODES <= size.kv_tokens
     assert any(len(set(contexts)) > 4 for contexts in found)
     assert max(max(contexts) for contexts in found) == 512
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_sequences_of_the_grid_fit_the_benchmarks_models(on_gpu):
+    lengths = [tokens for contexts in points(limits(on_gpu)) for tokens in contexts]
+    assert max(lengths) + DECODES <= MAX_POSITIONS
+
+
 def test_passes_are_equal_in_every_repetition(llama):
-    limits = Limits(kv_tokens=512, max_batch=4, token_budget=16)
-    grid = PassGrid(FairServe(llama, limits), limits, llama.vocabulary)
+    size = Limits(kv_tokens=512, max_batch=4, token_budget=16)
+    grid = PassGrid(FairServe(llama, size), size, llama.vocabulary)
     grid.turn()
     grid.forget()
     for _ in range(2):
