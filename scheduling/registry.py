@@ -204,11 +204,11 @@ _SYSTEMS = (
         "fairserve",
         "oit",
         "wsc",
-        "d2lpm",
+        "cache_aware",
         "dlpm",
         feed_window=0.03,
         resident_share=0.9,
-        router_options={"quantum_prompts": 1600.0, "cached_weight": 0.0, "balance_abs": 16},
+        router_options={"match_threshold": 0.0, "balance_abs": 16},
         local_options={"quantum": 250.0},
     ),
 )

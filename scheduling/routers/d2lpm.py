@@ -24,11 +24,10 @@ With a feed window only *open* workers can be chosen (ALGORITHMS section 7, poin
 has credit only at closed ones, the least loaded open worker is chosen without a refill. A debt that
 grows there is limited to a quantum before each such call: a client owes nothing for capacity that it
 used while its other workers were full, or of another kind than its calls need. Charges are
-multiplied by the call's charge factor. Weakness: the fairness bound grows with the number of
-workers and holds only for clients backlogged at all of them (Theorem 5.1). Options limit two
-further weaknesses (decision 8): a client without credit leaves the worker that holds its runs'
-contexts (``quantum_prompts``, ``cached_weight``), and a client with credit stays at a crowded
-worker (``balance_abs``).
+multiplied by the call's charge factor. Weaknesses: the fairness bound grows with the number of
+workers and holds only for clients backlogged at all of them (Theorem 5.1); a client without credit
+leaves the worker that holds its runs' contexts, and one with credit stays at a crowded worker.
+Behind a feeder, which decides the shares, the default routes by cache and load alone (decision 8).
 """
 
 from __future__ import annotations
@@ -76,8 +75,6 @@ class D2lpm:
             for credit in self._path(call.client):
                 credit.limit_debt(self._level_quantum(call, credit.active), usable)
             return loads.least(usable)
-        if loads.unbalanced(self.options.balance_abs, self.options.balance_rel):
-            return loads.least(in_credit)
         _, having = self._locality.match(call, usable)
         return loads.least(having & in_credit or in_credit)  # lines 7-9
 
@@ -110,14 +107,10 @@ class D2lpm:
                 credit.add((charge_factor - 1.0) * self._quantum(call))
         self._prompts += 1
         self._prompt_sum += prompt
-        cost = prompt
-        if self.options.cached_weight < 1:
-            cached, _ = self._locality.match(call, 1 << slot)
-            cost -= (1 - self.options.cached_weight) * charge_factor * self.options.we * cached
         begins = not path[-1].outstanding
         self._active += begins
         for credit in path:
-            credit.charge(slot, cost)
+            credit.charge(slot, prompt)
             credit.outstanding += 1
             credit.active += begins
 

@@ -14,7 +14,7 @@ SMALL_QUANTA = {
     "drr": {"local.quantum": 100.0},
     "dlpm": {"local.quantum": 100.0, "router.quantum": 200.0},
     "fs-w": {},
-    "fairserve": {"local.quantum": 100.0, "router.quantum": 200.0},
+    "fairserve": {"local.quantum": 100.0},
 }
 """Options where the default is worth more calls than the test has."""
 CALLS = 80

@@ -31,9 +31,6 @@ ROUTERS = {
     ),
     "d2lpm": lambda locality: D2lpm(locality, D2lpmOptions(quantum=800.0)),
     "d2lpm_mean": D2lpm,
-    "d2lpm_balanced": lambda locality: D2lpm(
-        locality, D2lpmOptions(quantum_prompts=400.0, charge_cached=False, balance_abs=2)
-    ),
 }
 NAMES = list(ROUTERS)
 WORKERS = ["w0", "w1", "w2", "w3"]

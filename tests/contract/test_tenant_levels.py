@@ -15,7 +15,7 @@ from fairserve.throttling.base import Limits
 
 SYSTEMS_WITH_COUNTERS = {
     "fs-w": {},
-    "fairserve": {"router.quantum": 200.0, "local.quantum": 100.0},
+    "fairserve": {"local.quantum": 100.0},
     "central-dlpm": {"feeder.quantum": 100.0},
 }
 BY_APP = "tenant > app > user"

@@ -27,7 +27,7 @@ def empty(database_url):
 
 
 HEAD = schema.required_revision()
-DATA_ONLY = {25, 26}
+DATA_ONLY = {25, 26, 27}
 """Revisions that change rows, but no table."""
 
 
@@ -73,12 +73,21 @@ def test_each_downgrade_restores_the_previous_revision(empty):
 def test_removed_parameters_leave_the_stored_choices(empty):
     schema.upgrade(empty, "0024")
     stored = {"hit_share": 0.5, "feeder.run_priority": "progress", "feeder.max_bypass": 4}
+    balance = {"router.balance_abs": 8}
+    of_router = {"router.quantum_prompts": 20.0, **balance}
+    chosen = [
+        ("fairserve", stored, {"feeder.max_bypass": 4}),
+        ("fairserve", {"feed_window": None}, {"feed_window": None}),
+        ("fairserve", {**of_router, "router.charge_cached": True}, balance),
+        ("d2lpm", of_router, {"router.quantum_prompts": 20.0}),
+        ("cache-aware", balance, balance),
+    ]
     with engines.session_factory(empty).begin() as session:
-        for version, parameters in enumerate((stored, {"feed_window": None}), 1):
+        for version, (system, parameters, _) in enumerate(chosen, 1):
             session.add(
                 ThrottlingSetting(
                     version=version,
-                    system="fairserve",
+                    system=system,
                     parameters=parameters,
                     author="a",
                     created_at=datetime.now(UTC),
@@ -87,7 +96,7 @@ def test_removed_parameters_leave_the_stored_choices(empty):
     schema.upgrade(empty)
     with engines.session_factory(empty)() as session:
         rows = session.scalars(select(ThrottlingSetting).order_by(ThrottlingSetting.version))
-        assert [row.parameters for row in rows] == [{"feeder.max_bypass": 4}, {"feed_window": None}]
+        assert [row.parameters for row in rows] == [kept for _, _, kept in chosen]
 
 
 def _columns(engine, table):

@@ -70,6 +70,34 @@ def test_retry_after_is_exact_for_a_users_own_limit(history, name):
             assert not throttle.check(arrival(user), later_s - 1e-3).admitted
 
 
+@given(histories(st.tuples(gaps_s, st.integers(0, 1), st.sampled_from("ab")), 80))
+def test_a_limit_across_apps_counts_all_calls_of_a_user(history):
+    """Algorithm 1's limit, 5 calls, beside each app's own, 3; Retry-After is exact for both."""
+    throttle, log, now_s = THROTTLES["oit"](user_limit=5), [], 0.0
+    for gap_s, user, app in history:
+        now_s += gap_s
+        event = arrival(user, app=app)
+        decision = take(throttle, event, now_s)
+        log.append((user, app, now_s))
+        of_user = [each for each in log if each[0] == user and each[2] > now_s - 60]
+        in_app = sum(each[1] == app for each in of_user)
+        assert decision.admitted == (len(of_user) <= 5 and in_app <= 3)
+        use = throttle.use(event, now_s)
+        assert use.remaining == max(0, min(5 - len(of_user), 3 - in_app))
+        if not decision.admitted:
+            assert (decision.reason, decision.scope) == ("overloaded_user_limit", "user")
+            assert decision.limit in ({5} if in_app <= 3 else {3} if len(of_user) <= 5 else {3, 5})
+            later_s = now_s + decision.retry_after_s
+            assert throttle.check(event, later_s).admitted
+            assert not throttle.check(event, later_s - 1e-3).admitted
+
+
+@pytest.mark.parametrize("user_limit", [0, 1_000_001])
+def test_a_limit_across_apps_out_of_range_is_rejected(user_limit):
+    with pytest.raises(ValueError, match=f"user_limit is {user_limit}; allowed: 1 to 1000000"):
+        THROTTLES["oit"](user_limit=user_limit)
+
+
 APP_LIMITS = {"small": 1, "large": 5}
 """Calls per user and minute of two apps of one tenant."""
 

@@ -1,18 +1,19 @@
 """Overload and interaction-driven throttling (FairServe 4.2, Algorithm 1 lines 19-25).
 
-    19     count the arrival for its (app, user) and for its app             OitThrottle.commit
+    19     count the arrival for its user and for its app                    OitThrottle.commit
     20     if the KV cache is overloaded and the call is outside an          OitThrottle.check
            interaction in progress:
     21-22    block if the user's count is over the user's limit
     23-24    else block if the app's count is over the app's limit
     25     else queue the call                                               the dispatcher
 
-Rejected arrivals count, too. Calls to another app do not change a user's count. Departure: the
-immunity of an interaction is bounded (``Arrival.under_way``, set from the tracker); otherwise a
-client could put all its calls into one never-ending run. Addition, off by default
-(``Limits.new_users``): under overload an app can start runs of at most that many new users a minute
-(:mod:`fairserve.throttling.overload.new_users`), because invented users never reach a limit per
-user.
+Rejected arrivals count, too. Departures: a user's calls are counted and limited in each app apart
+(``Limits.user_rpm``), so that one app's calls do not use up another's; the paper's limit across
+apps is the option ``user_limit``. And the immunity of an interaction is bounded
+(``Arrival.under_way``, set from the tracker); otherwise a client could put all its calls into one
+never-ending run. Addition, off by default (``Limits.new_users``): under overload an app can start
+runs of at most that many new users a minute (:mod:`fairserve.throttling.overload.new_users`),
+because invented users never reach a limit per user.
 
 Weakness: limits count calls, not tokens; and an honest new user of an app whose other users flood
 it is blocked by the app's limit.
@@ -33,10 +34,15 @@ class OitOptions:
     """Options of OIT: ``window_s`` is the length of the sliding window in seconds."""
 
     window_s: float = 60.0
+    user_limit: int | None = None
+    """Calls of a user in all apps of its tenant within the window, beside each app's own limit per
+    user; None (the default) sets no such limit. Algorithm 1 has only this one."""
 
     def __post_init__(self) -> None:
         if not self.window_s > 0:
             raise ValueError(f"window_s is {self.window_s}; allowed: over 0")
+        if self.user_limit is not None and not 1 <= self.user_limit <= 1_000_000:
+            raise ValueError(f"user_limit is {self.user_limit}; allowed: 1 to 1000000, or null")
 
 
 class OitThrottle:
@@ -66,30 +72,34 @@ class OitThrottle:
         """Reject under overload only, and never a call of an active interaction (lines 20-24)."""
         if not arrival.overloaded or arrival.under_way:
             return ADMITTED
-        for scope, key, limit in self._keys(arrival):
-            count = self._arrivals.count(key, now_s) + 1
-            if count > limit:
-                return Decision(
-                    admitted=False,
-                    reason=f"overloaded_{scope}_limit",
-                    scope=scope,
-                    limit=limit,
-                    window_s=self.options.window_s,
-                    count=self._arrivals.count_all(key, now_s) + 1,
-                    retry_after_s=max(
-                        self._arrivals.free_after_s(key, limit, now_s, record_now=True),
-                        arrival.expected_wait_s,
-                    ),
-                    certain=scope == "user",
-                )
-        return self._check_new_user(arrival, now_s)
+        keys = self._keys(arrival)
+        over = [each for each in keys if self._arrivals.count(each[1], now_s) >= each[2]]
+        if not over:
+            return self._check_new_user(arrival, now_s)
+        free_after_s = {
+            key: self._arrivals.free_after_s(key, limit, now_s, record_now=True)
+            for _, key, limit in keys
+        }
+        of_user = [each for each in over if each[0] == "user"]
+        scope, key, limit = max(of_user or over, key=lambda each: free_after_s[each[1]])
+        return Decision(
+            admitted=False,
+            reason=f"overloaded_{scope}_limit",
+            scope=scope,
+            limit=limit,
+            window_s=self.options.window_s,
+            count=self._arrivals.count_all(key, now_s) + 1,
+            retry_after_s=max(arrival.expected_wait_s, *free_after_s.values()),
+            certain=scope == "user",
+        )
 
-    @staticmethod
-    def _keys(arrival: Arrival) -> list[tuple[Scope, str, int]]:
+    def _keys(self, arrival: Arrival) -> list[tuple[Scope, str, int]]:
         """Return the counting keys with their limits: user before app, as in lines 21-24."""
         keys: list[tuple[Scope, str, int]] = []
         if arrival.limits.user_rpm is not None:
             keys.append(("user", arrival.app_user_key, arrival.limits.user_rpm))
+        if self.options.user_limit is not None:
+            keys.append(("user", arrival.user_key, self.options.user_limit))
         if arrival.limits.app_rpm is not None:
             keys.append(("app", arrival.app_key, arrival.limits.app_rpm))
         return keys
@@ -115,9 +125,13 @@ class OitThrottle:
         )
 
     def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
-        """Return the user's arrivals in the app against its limit, which binds under overload only."""
-        limit = arrival.limits.user_rpm
-        return None if limit is None else self._arrivals.use(arrival.app_user_key, limit, now_s)
+        """Return the use of the user's limit that has the least left; it binds under overload only."""
+        uses = [
+            self._arrivals.use(key, limit, now_s)
+            for scope, key, limit in self._keys(arrival)
+            if scope == "user"
+        ]
+        return min(uses, key=lambda use: use.remaining, default=None)
 
     def forget_idle(self, now_s: float) -> None:
         """Drop idle keys and users."""

@@ -67,6 +67,10 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "Time in which the number of an app's users with a history grows at most 2.7-fold; 0: no bound.",
     ),
     "throttle.window_s": ("s", "Window in which calls are counted against a limit."),
+    "throttle.user_limit": (
+        "calls / window",
+        "Limit of a user in all apps of its tenant together, under overload; null: no such limit.",
+    ),
     "throttle.limit": ("calls / window", "Common limit of all apps; null: the limit of each app."),
     "throttle.scope": ("", "Subject of the limit: user, app or both."),
     "throttle.window": ("", "sliding counts the last seconds, fixed restarts at each window."),
@@ -126,11 +130,6 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "Service that a client gets at a worker per refill; null adapts to the observed prompts.",
     ),
     "router.quantum_prompts": ("prompts", "Mean prompts that this service corresponds to."),
-    "router.cached_weight": ("share", "Charge of a cached prompt token to that service."),
-    "router.charge_cached": (
-        "",
-        "Overrides cached_weight: true is 1, false is 0, null is no override.",
-    ),
     "router.level_quantum": (
         "",
         "Quantum of a tenant: clients multiplies it by its users with running calls, or equal.",
