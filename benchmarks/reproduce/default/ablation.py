@@ -65,8 +65,9 @@ def variants() -> dict[str, SystemConfig]:
     weights = {"feeder.beta": 1.0, "feeder.gamma": 2.0}
     return {
         DEFAULT: ours,
-        "D2LPM: cache_aware, balance_abs=16": replace(
-            ours, router="cache_aware", router_options={"balance_abs": 16}
+        "routing by cache: least_loaded": replace(ours, router="least_loaded", router_options={}),
+        "routing by cache: D2LPM": replace(
+            ours, router="d2lpm", router_options={"quantum_prompts": 1600.0}
         ),
         "DLPM: LPM": replace(ours, local="lpm", local_options={}),
         "DLPM: FCFS": replace(ours, local="fcfs", local_options={}),

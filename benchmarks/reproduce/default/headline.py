@@ -32,7 +32,7 @@ OTHERS = ("fcfs", "rpm-20", "vtc", "fs-wi", "cache-aware", "cache-aware-vtc", "d
 Options = Mapping[str, Any]
 TUNED: Mapping[str, Options] = {
     "vtc": {"local.predict": "mean"},
-    "cache-aware": {"router.balance_abs": 8},
+    "cache-aware": {"router.balance_abs": 16},
     "cache-aware-vtc": {"router.balance_abs": 8},
     "d2lpm": {"local.quantum": 250, "router.quantum_prompts": 1600},
 }
