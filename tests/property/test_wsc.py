@@ -180,6 +180,19 @@ def test_within_the_slack_the_longest_match_is_first():
     assert order.count("hot") == order.count("cold") == 5
 
 
+@pytest.mark.parametrize("bound", [0, 16])
+def test_a_call_waits_for_at_most_so_many_cached_ones_of_its_own_user(bound):
+    """No counter bounds this: within a client there is no fairness, so only the count ends it."""
+    feeder = made(directory(app=(100, 10)), WscOptions(locality_slack=8, max_bypass=bound))
+    cache(feeder, LONG)
+    queue(feeder, call("cold", "u"))
+    served = []
+    while len(served) < 100 and "cold" not in served:
+        queue(feeder, call(f"hot{len(served)}", "u", tokens=np.concatenate([LONG, TOKENS[:4]])))
+        served.append(serve(feeder, cached=96).call_id)
+    assert len(served) == (bound + 1 if bound else 100)
+
+
 def test_the_slack_is_bounded_by_the_gain_of_a_match():
     """A prefix that all have cached is no reason to overtake the least served client."""
     short = LONG[:48]
