@@ -1,10 +1,10 @@
-"""Convergence of learned profiles: apps that declare ten times too much or too little, learning off and on.
+"""Convergence of the profiles of apps that declare ten times too much or too little.
 
-There are two settings, so that each app is once declared too large and once too small. They are
-compared with the true profiles from the start, which show the remaining error, and with the app of
-the most varied calls alone, with all its runs, since few of them end in the time of the others. The
-claims are about the requirements of the service: few interactions are enough, and afterwards shares
-are those of correct profiles.
+There are two settings, so that each app is once declared too large and once too small, each without
+and with learning. They are compared with the true profiles from the start, which show the remaining
+error, and with the app of the most varied calls alone, with all its runs, since few of them end in
+the time of the others. The claims are about the requirements of the service: few interactions are
+enough, and afterwards shares are those of correct profiles.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def convergence(setting: Setting) -> Report:
         f"{COSTS.kv_capacity_tokens:,} tokens, so that calls wait at the feeder. Recorded runs of three "
         "apps, each a tenant's, in a closed loop ("
         + ", ".join(f"{number} {app}" for app, number in AT_A_TIME.items())
-        + f" at a time), {duration_s:g} s. Profiles are learned every {LEARNING_INTERVAL_S:g} s. Known: the "
+        + f" at a time), {duration_s:g} s. Learned: every {LEARNING_INTERVAL_S:g} s. Known: the "
         f"typical size of its calls, over the true one, is within {NEAR - 1:.0%}; how many interactions "
         "of it had ended by then, by when it is so for good (inf: not in that time), and the worst "
         "factor from then on. Share: "
@@ -205,25 +205,14 @@ def claims(rows: Sequence[Row]) -> list[Check]:
     worst, strayed = furthest(_WORST, float)
     learned, least = furthest(_LEARNED, off)
     declared, most = furthest(_DECLARED, off)
+    claim = f"an app's calls are known within {NEAR - 1:.0%} after {INTERACTIONS} interactions"
+    after = f"for the first time after {first:.0f}, for good after {known:.0f}: {slowest}"
+    never_off = f"from then on it is never off by more than {WORST:g} times"
+    has_share = f"learned, every app has its share within {SHARE:.0%}"
+    is_off = "with declared profiles only, an app is off its share by half at least"
     return [
-        Check(
-            f"an app's calls are known within {NEAR - 1:.0%} after {INTERACTIONS} interactions",
-            known <= INTERACTIONS,
-            f"for the first time after {first:.0f}, for good after {known:.0f}: {slowest}",
-        ),
-        Check(
-            f"from then on it is never off by more than {WORST:g} times",
-            worst <= WORST,
-            f"{worst:.2f}: {strayed}",
-        ),
-        Check(
-            f"learned, every app has its share within {SHARE:.0%}",
-            learned <= SHARE,
-            f"off by {learned:.0%}: {least}",
-        ),
-        Check(
-            "with declared profiles only, an app is off its share by half at least",
-            declared >= 0.5,
-            f"off by {declared:.0%}: {most}",
-        ),
+        Check(claim, known <= INTERACTIONS, after),
+        Check(never_off, worst <= WORST, f"{worst:.2f}: {strayed}"),
+        Check(has_share, learned <= SHARE, f"off by {learned:.0%}: {least}"),
+        Check(is_off, declared >= 0.5, f"off by {declared:.0%}: {most}"),
     ]

@@ -138,8 +138,8 @@ def gains(setting: Setting, levers: Mapping[str, Lever] = LEVERS) -> Report:
     rows = _rows(setting, levers)
     text = (
         f"Cost model {COSTS.name}, one worker, batches of {COSTS.max_running}, KV cache of "
-        f"{COSTS.kv_capacity_tokens:,} tokens. Three tenants, each asks for as much as the worker can "
-        "do and has the same work: runs of 4 calls, 400 to 1,000 tokens in, 100 out on average; "
+        f"{COSTS.kv_capacity_tokens:,} tokens. Three tenants, each requests the capacity of the worker "
+        "and has the same work: runs of 4 calls, 400 to 1,000 tokens in, 100 out on average; "
         f"{DURATION_S * setting.scale:g} s. One tries the lever. Gain: tokens a second of honest work "
         "it gets done, over those where it is honest; the whole worker would be 3. Others: the same "
         "of the honest tenants. Until run: the cheat's runs ended by the last window with a gain over "
@@ -155,8 +155,9 @@ def cap(setting: Setting, levers: Mapping[str, Lever] = CAPPED) -> Report:
     """Compare ``weight_cap`` of the feeder for apps of one tenant, of which one pads its calls."""
     rows = _rows(setting, levers)
     text = (
-        "The contest above between three apps of one tenant, two users each, levels tenant > user. One app begins each call with tokens that are not cached, and declares them. "
-        f"Others: work of its siblings over what they get done beside an honest app. "
+        "The same contest between three apps of one tenant, two users each, levels tenant > user. One "
+        "app begins each call with tokens that are not cached, and declares them. Others: work of its "
+        "siblings over what they get done beside an honest app. "
         f"{DURATION_S * setting.scale:g} s. Medians of {setting.seeds} seeds with least and greatest."
     )
     columns = (_GAINS, _OTHERS, _LEARNED, _OTHERS_LEARNED)
@@ -228,11 +229,7 @@ def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
                 COSTS,
                 options,
                 watch=partial(
-                    UsefulWork,
-                    attempt.useful,
-                    duration_s,
-                    profiles_of(trace),
-                    leaves=lever.leaves,
+                    UsefulWork, attempt.useful, duration_s, profiles_of(trace), leaves=lever.leaves
                 ),
                 replay=LeavingReplay if lever.leaves else Replay,
             )
