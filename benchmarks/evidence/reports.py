@@ -127,7 +127,7 @@ _EVIDENCE = (
         short_cases=("headline",),
     ),
     _experiment("vtc-table2", "vtc.tables", 25, "4 min", short_cases=("vtc-table2",)),
-    _experiment("vtc-tables", "vtc.tables", 5, "8 min", short_cases=("vtc-tables",)),
+    _experiment("vtc-tables", "vtc.tables", 25, "8 min", short_cases=("vtc-tables",)),
     _experiment(
         "vtc-figures",
         "vtc.figures",

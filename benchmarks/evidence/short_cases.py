@@ -40,7 +40,7 @@ class _Generated(Setting):
     def recorded(self, name: str) -> Trace:
         for app, file in RECORDED.items():
             if file == name:
-                return Trace(app, 16, tuple(honest_runs(app, 0, 30.0)))
+                return Trace(app, 16, tuple(honest_runs(app, 0, 300.0)))
         return generate_vtc_suite("three-clients", 0, until_s=120.0)
 
 
@@ -56,9 +56,9 @@ SHORT_CASES: Mapping[str, Callable[[], Report | Sequence[Report]]] = {
     "fairserve-figure8": lambda: fairserve_figure8(_short(0.1)),
     "fairserve-figure9": lambda: fairserve_figure9(_short(0.1)),
     "profiles": lambda: profiles(
-        _Generated(seeds=1, scale=0.1),
+        _Generated(seeds=1, scale=0.2),
         {DECLARES: LEVERS[DECLARES]},
-        {name: lever for name, lever in CAPPED.items() if " 1,024 tokens" in name},
+        {name: lever for name, lever in CAPPED.items() if "weight_cap 1: 1,024" in name},
     ),
     "headline": lambda: headline.report_of(
         _short(0.1), headline_cells(_short(0.1), _generated_agents)
