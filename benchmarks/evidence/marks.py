@@ -2,7 +2,7 @@
 
 In Markdown a mark is one or two lines at the end::
 
-    Fingerprint: `0123456789ab` of `fairserve reproduce profiles-cap --seeds 5`.
+    Fingerprint: `0123456789ab` of `fairserve reproduce vtc-tables --seeds 25`.
 
     Still holds at `abcdef012345`: only messages have changed.
 

@@ -127,10 +127,7 @@ _EVIDENCE = (
         short_cases=("headline",),
     ),
     _experiment("vtc-table2", "vtc.tables", 25, "4 min", short_cases=("vtc-table2",)),
-    _experiment("vtc-table3", "vtc.tables", 25, "6 min", short_cases=("vtc-table3",)),
-    _experiment("vtc-table4", "vtc.tables", 5, "1 min", short_cases=("vtc-table4",)),
-    _experiment("vtc-table5", "vtc.tables", 5, "1 min", short_cases=("vtc-table5",)),
-    _experiment("vtc-table6", "vtc.tables", 5, "1 min", short_cases=("vtc-table6",)),
+    _experiment("vtc-tables", "vtc.tables", 25, "8 min", short_cases=("vtc-tables",)),
     _experiment(
         "vtc-figures",
         "vtc.figures",
@@ -164,10 +161,13 @@ _EVIDENCE = (
     _experiment("memory", "default.memory", 3, "40 min", short_cases=("memory",)),
     _experiment("ablation", "default.ablation", 3, "15 min", short_cases=("ablation",)),
     _experiment(
-        "profiles-convergence", "profiles.convergence", 3, pictures="profiles-convergence.png"
+        "profiles",
+        "profiles.report",
+        3,
+        "9 min",
+        pictures="profiles.png",
+        short_cases=("profiles",),
     ),
-    _experiment("profiles-levers", "profiles.levers", 2, short_cases=("profiles-levers",)),
-    _experiment("profiles-cap", "profiles.levers", 2),
     Evidence(
         "scheduling",
         command_line("fairserve bench scheduling", {"rounds": 9, "plot": True}),

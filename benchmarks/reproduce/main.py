@@ -34,23 +34,19 @@ from fairserve.benchmarks.reproduce.fairserve.figure8 import fairserve_figure8
 from fairserve.benchmarks.reproduce.fairserve.figure9 import fairserve_figure9
 from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
 from fairserve.benchmarks.reproduce.fairserve.table4 import fairserve_table4
-from fairserve.benchmarks.reproduce.profiles.convergence import profiles_convergence
-from fairserve.benchmarks.reproduce.profiles.levers import profiles_cap, profiles_levers
+from fairserve.benchmarks.reproduce.profiles.report import profiles
 from fairserve.benchmarks.reproduce.report import Report
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.benchmarks.reproduce.vtc import tables as vtc_tables
 from fairserve.benchmarks.reproduce.vtc.figures import vtc_figures
+from fairserve.benchmarks.reproduce.vtc.tables import vtc_table2, vtc_tables
 from fairserve.benchmarks.simulate.command import write_json
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.base.command_line import App, CommandError, file_to_write, taking
 
 EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "headline": headline,
-    "vtc-table2": vtc_tables.vtc_table2,
-    "vtc-table3": vtc_tables.vtc_table3,
-    "vtc-table4": vtc_tables.vtc_table4,
-    "vtc-table5": vtc_tables.vtc_table5,
-    "vtc-table6": vtc_tables.vtc_table6,
+    "vtc-table2": vtc_table2,
+    "vtc-tables": vtc_tables,
     "vtc-figures": vtc_figures,
     "dlpm-figure1": dlpm_figure1,
     "dlpm-figure7": dlpm_figure7,
@@ -62,9 +58,7 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "ablation": ablation,
     "memory": memory,
     "unsaturated": unsaturated,
-    "profiles-convergence": profiles_convergence,
-    "profiles-levers": profiles_levers,
-    "profiles-cap": profiles_cap,
+    "profiles": profiles,
 }
 
 

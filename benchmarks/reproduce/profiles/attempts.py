@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fairserve.benchmarks.reproduce.profiles.contest import CHEAT, Useful
 from fairserve.benchmarks.simulate.declared import scaled
@@ -183,19 +184,9 @@ def constant_prompt(tokens: int, *, cached: bool, system: bool = True, one_in: i
 
     def attempt(runs: Runs) -> Attempt:
         blocks = ((_CONSTANT, tokens // _BLOCK_TOKENS),) if cached else ()
+        size = "system_tokens" if system else "input_tokens"
         padded = [
-            replace(
-                run,
-                calls=tuple(
-                    replace(
-                        call,
-                        input_tokens=call.input_tokens + (0 if system else tokens),
-                        system_tokens=call.system_tokens + (tokens if system else 0),
-                        blocks=blocks,
-                    )
-                    for call in run.calls
-                ),
-            )
+            _changed(run, lambda call: {size: getattr(call, size) + tokens, "blocks": blocks})
             for run in runs[::one_in]
         ]
         if one_in > 1:
@@ -232,23 +223,18 @@ def lets_others_pad(times: float, one_in: int) -> Try:
 
 def names_agents(runs: Runs) -> Attempt:
     """Name each call's agent by the size of its output, which makes profiles by agent most exact."""
-    named = [
-        replace(
-            run,
-            calls=tuple(
-                replace(call, agent=f"size-{call.output_tokens // 20}") for call in run.calls
-            ),
-        )
-        for run in runs
-    ]
-    return Attempt(named)
+    return Attempt(
+        [_changed(run, lambda call: {"agent": f"size-{call.output_tokens // 20}"}) for run in runs]
+    )
+
+
+def _changed(run: Interaction, change: Callable[[TraceCall], Mapping[str, Any]]) -> Interaction:
+    """Return a run with some fields of each call replaced."""
+    return replace(run, calls=tuple(replace(call, **change(call)) for call in run.calls))
 
 
 def _padded(run: Interaction, times: float) -> Interaction:
-    calls = tuple(
-        replace(call, input_tokens=round(times * call.input_tokens)) for call in run.calls
-    )
-    return replace(run, calls=calls)
+    return _changed(run, lambda call: {"input_tokens": round(times * call.input_tokens)})
 
 
 def _useful(runs: Iterable[Interaction]) -> dict[str, float]:

@@ -17,6 +17,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from fairserve.benchmarks.reproduce.profiles.service import (
+    LEARNING_INTERVAL_S,
+    WEIGHTS,
+    Windows,
+    typical_calls,
+)
 from fairserve.benchmarks.reproduce.setting import Setting, delayed
 from fairserve.benchmarks.simulate.job import Job
 from fairserve.engine.simulated.cost_model import COST_MODELS
@@ -31,7 +37,6 @@ from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.scheduling.events import Refuse
-from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import CallSample
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -47,10 +52,7 @@ COSTS = replace(COST_MODELS["a100-llama3-8b"], max_running=16, kv_capacity_token
 """Cost model with small batches, so that calls wait at the feeder."""
 DURATION_S = 900.0
 WINDOW_S = 60.0
-INTERVAL_S = 30.0
-"""Seconds between two updates of learned profiles."""
 USERS = 4
-_WEIGHTS = SliceWeights()
 LATER_S = 1e9
 """A time after the end of any replay."""
 
@@ -100,7 +102,7 @@ def job(
         until_s=duration_s,
         profiles=declared,
         learning=learning,
-        learning_interval_s=INTERVAL_S,
+        learning_interval_s=LEARNING_INTERVAL_S,
     )
     watch = partial(TypicalCalls, profiles_of(trace), calls_by_stage(trace), duration_s)
     return Job(
@@ -126,7 +128,7 @@ def typical_size(profile: AppProfile, true: AppProfile, calls: Mapping[int, int]
     """Return the mean weight of calls by a profile over that by the true one, weighted by stage."""
 
     def total(by: AppProfile) -> float:
-        return sum(number * _WEIGHTS.typical_call(by, stage) for stage, number in calls.items())
+        return sum(number * WEIGHTS.typical_call(by, stage) for stage, number in calls.items())
 
     return total(profile) / total(true)
 
@@ -159,29 +161,23 @@ class TypicalCalls:
     ) -> None:
         """Take the true profiles, and the number of calls at each stage of an app."""
         self._true, self._calls, self._duration_s = true, calls, duration_s
-        self._windows = max(2, round(duration_s / WINDOW_S))
-        self._served = {app: [0.0] * self._windows for app in true}
+        self._served = Windows(true, duration_s, WINDOW_S)
 
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
         """Record the service of an ended call."""
-        used = _WEIGHTS.slice(sample.usage)
-        window = min(int(sample.end_s / self._duration_s * self._windows), self._windows - 1)
-        typical = _WEIGHTS.typical_call(self._true[call.app], call.stage)
-        self._served[call.app][window] += used / typical
+        served = typical_calls(sample.usage, self._true[call.app], call.stage)
+        self._served.add(call.app, sample.end_s, served)
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
         """Do nothing: only calls count."""
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
         """Return typical calls per second by app and window, and the profiles in force."""
-        width_s = self._duration_s / self._windows
         return {
             "duration_s": self._duration_s,
-            "typical_per_s": {
-                app: [value / width_s for value in served] for app, served in self._served.items()
-            },
+            "typical_per_s": self._served.per_s(),
             "profiles": {
                 app: [
                     {

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+from fairserve.benchmarks.reproduce.profiles.service import Windows, typical_calls
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_result import ReplayResult
@@ -22,7 +23,6 @@ from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.scheduling.events import CallOutcome, Refuse
-from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import CallSample
 
 COSTS = replace(COST_MODELS["a100-llama3-8b"], max_running=16, kv_capacity_tokens=60_000)
@@ -40,8 +40,6 @@ _AT_ONCE = 20
 _PROMPTS = (400, 600, 800, 1000)
 """Mean prompt tokens of the stages."""
 _OUTPUT = 100
-
-_WEIGHTS = SliceWeights()
 
 Useful = Mapping[str, float]
 """Useful tokens by full call id; other calls have as many as they use."""
@@ -98,12 +96,8 @@ class UsefulWork:
         self._useful, self._duration_s, self._leaves = useful, duration_s, leaves
         self._true = true
         self._slices = dict.fromkeys(TENANTS, 0.0)
-        self._windows = max(1, round(duration_s / WINDOW_S))
-        self._done = {tenant: [0.0] * self._windows for tenant in TENANTS}
-        self._ended = [0] * self._windows
-
-    def _window(self, at_s: float) -> int:
-        return min(int(at_s / self._duration_s * self._windows), self._windows - 1)
+        self._done = Windows(TENANTS, duration_s, WINDOW_S)
+        self._ended = Windows(TENANTS, duration_s, WINDOW_S)
 
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
@@ -113,27 +107,21 @@ class UsefulWork:
         left = self._leaves and party == CHEAT and sample.end_s < self._duration_s
         if sample.outcome == "completed" or (left and sample.outcome == "cancelled"):
             used = sample.usage.prompt_tokens + sample.usage.output_tokens
-            tokens = self._useful.get(call.call_id, used)
-            self._done[party][self._window(sample.end_s)] += tokens
-        typical = _WEIGHTS.typical_call(self._true[call.app], call.stage)
-        self._slices[party] += _WEIGHTS.slice(sample.usage) / typical
+            self._done.add(party, sample.end_s, self._useful.get(call.call_id, used))
+        self._slices[party] += typical_calls(sample.usage, self._true[call.app], call.stage)
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """Count the cheat's ended runs."""
-        if _party(end) == CHEAT:
-            self._ended[self._window(ended_s)] += 1
+        """Count an ended run."""
+        self._ended.add(_party(end), ended_s, 1)
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
         """Return useful tokens per second of each tenant by window, and the cheat's runs ended by then.
 
         ``slices``: the total service of each tenant in true typical calls.
         """
-        width_s = self._duration_s / self._windows
         return {
-            "done_per_s": {
-                tenant: [tokens / width_s for tokens in done] for tenant, done in self._done.items()
-            },
-            "ended_runs": list(accumulate(self._ended)),
+            "done_per_s": self._done.per_s(),
+            "ended_runs": list(accumulate(self._ended.totals(CHEAT))),
             "slices": self._slices,
         }
 

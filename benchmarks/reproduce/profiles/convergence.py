@@ -1,10 +1,10 @@
-"""``profiles-convergence``: apps that declare ten times too much or too little, learning off and on.
+"""Convergence of the profiles of apps that declare ten times too much or too little.
 
-There are two settings, so that each app is once declared too large and once too small. They are
-compared with the true profiles from the start, which show the remaining error, and with the app of
-the most varied calls alone, with all its runs, since few of them end in the time of the others. The
-claims are about the requirements of the service: few interactions are enough, and afterwards shares
-are those of correct profiles.
+There are two settings, so that each app is once declared too large and once too small, each without
+and with learning. They are compared with the true profiles from the start, which show the remaining
+error, and with the app of the most varied calls alone, with all its runs, since few of them end in
+the time of the others. The claims are about the requirements of the service: few interactions are
+enough, and afterwards shares are those of correct profiles.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fairserve.benchmarks.reproduce.profiles.backlogged_apps import (
     AT_A_TIME,
     COSTS,
     DURATION_S,
-    INTERVAL_S,
     LATER_S,
     RECORDED,
     backlogged,
     job,
 )
+from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S
 from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.declared import larger
@@ -65,7 +65,7 @@ LONG = f"{_SLOWEST} alone"
 Summary = Mapping[str, Any]
 
 
-def profiles_convergence(setting: Setting) -> Report:
+def convergence(setting: Setting) -> Report:
     """Run three apps on one worker."""
     traces = [backlogged(setting, seed) for seed in range(setting.seeds)]
     jobs = {"right": _jobs(setting, traces, None, None)}
@@ -90,15 +90,14 @@ def profiles_convergence(setting: Setting) -> Report:
         from fairserve.benchmarks.reproduce.profiles.convergence_plot import draw_convergence
 
         first = {name: seeds[0] for name, seeds in runs.items()}
-        path = setting.plots / "profiles-convergence.png"
-        plots = [draw_convergence(path, SETTINGS, first)]
+        plots = [draw_convergence(setting.plots / "profiles.png", SETTINGS, first)]
     duration_s = DURATION_S * setting.scale
     text = (
         f"Cost model {COSTS.name}, one worker, batches of {COSTS.max_running}, KV cache of "
         f"{COSTS.kv_capacity_tokens:,} tokens, so that calls wait at the feeder. Recorded runs of three "
         "apps, each a tenant's, in a closed loop ("
         + ", ".join(f"{number} {app}" for app, number in AT_A_TIME.items())
-        + f" at a time), {duration_s:g} s. Learning looks every {INTERVAL_S:g} s. Known: the "
+        + f" at a time), {duration_s:g} s. Learned: every {LEARNING_INTERVAL_S:g} s. Known: the "
         f"typical size of its calls, over the true one, is within {NEAR - 1:.0%}; how many interactions "
         "of it had ended by then, by when it is so for good (inf: not in that time), and the worst "
         "factor from then on. Share: "
@@ -107,7 +106,7 @@ def profiles_convergence(setting: Setting) -> Report:
         f"{setting.seeds} seeds (order of the runs, decode step up to 2 % off), with least and greatest."
     )
     title = "apps that declare ten times too much or too little"
-    return Report("profiles-convergence", title, text, COLUMNS, rows, claims(rows), plots)
+    return Report("profiles", title, text, COLUMNS, rows, claims(rows), plots)
 
 
 def _jobs(
@@ -206,25 +205,14 @@ def claims(rows: Sequence[Row]) -> list[Check]:
     worst, strayed = furthest(_WORST, float)
     learned, least = furthest(_LEARNED, off)
     declared, most = furthest(_DECLARED, off)
+    claim = f"an app's calls are known within {NEAR - 1:.0%} after {INTERACTIONS} interactions"
+    after = f"for the first time after {first:.0f}, for good after {known:.0f}: {slowest}"
+    never_off = f"from then on it is never off by more than {WORST:g} times"
+    has_share = f"learned, every app has its share within {SHARE:.0%}"
+    is_off = "with declared profiles only, an app is off its share by half at least"
     return [
-        Check(
-            f"an app's calls are known within {NEAR - 1:.0%} after {INTERACTIONS} interactions",
-            known <= INTERACTIONS,
-            f"for the first time after {first:.0f}, for good after {known:.0f}: {slowest}",
-        ),
-        Check(
-            f"from then on it is never off by more than {WORST:g} times",
-            worst <= WORST,
-            f"{worst:.2f}: {strayed}",
-        ),
-        Check(
-            f"learned, every app has its share within {SHARE:.0%}",
-            learned <= SHARE,
-            f"off by {learned:.0%}: {least}",
-        ),
-        Check(
-            "with declared profiles only, an app is off its share by half at least",
-            declared >= 0.5,
-            f"off by {declared:.0%}: {most}",
-        ),
+        Check(claim, known <= INTERACTIONS, after),
+        Check(never_off, worst <= WORST, f"{worst:.2f}: {strayed}"),
+        Check(has_share, learned <= SHARE, f"off by {learned:.0%}: {least}"),
+        Check(is_off, declared >= 0.5, f"off by {declared:.0%}: {most}"),
     ]

@@ -1,4 +1,4 @@
-"""Plot of ``profiles-convergence``: shares over time, learning off and on, and learned profiles."""
+"""Plot of ``profiles``: shares over time, learning off and on, and learned profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``profiles-levers`` and ``profiles-cap``: gains of manipulated profiles, and the cost to others.
+"""Gains of manipulated profiles, and the cost to others.
 
 Every lever is tried twice: with declared profiles only, as in the paper, and with learned ones.
 Gain is the cheat's useful work over its useful work when honest, in the same time, beside the same
@@ -26,6 +26,7 @@ from fairserve.benchmarks.reproduce.profiles.contest import (
     honest_runs,
     siblings,
 )
+from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S
 from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.job import Job
@@ -40,8 +41,6 @@ from fairserve.throttling.base import Limits
 
 LIMITS = Limits(user_rpm=60)
 """Limits under overload, for levers against the throttle."""
-_INTERVAL_S = 30.0
-"""Seconds between two updates of learned profiles, as in the server."""
 _GAIN = 1.25
 """Gain of a window above which the lever works; honest windows differ by less."""
 _LEARNING = LearningOptions()
@@ -134,31 +133,31 @@ _GAINS, _OTHERS, _LEARNED, _OTHERS_LEARNED, _LATE, _, _SLICES, _SLICES_LEARNED =
 Summary = Mapping[str, Any]
 
 
-def profiles_levers(setting: Setting, levers: Mapping[str, Lever] = LEVERS) -> Report:
+def gains(setting: Setting, levers: Mapping[str, Lever] = LEVERS) -> Report:
     """Compare each lever with honesty, with declared and with learned profiles."""
     rows = _rows(setting, levers)
     text = (
         f"Cost model {COSTS.name}, one worker, batches of {COSTS.max_running}, KV cache of "
-        f"{COSTS.kv_capacity_tokens:,} tokens. Three tenants, each asks for as much as the worker can "
-        "do and has the same work: runs of 4 calls, 400 to 1,000 tokens in, 100 out on average; "
+        f"{COSTS.kv_capacity_tokens:,} tokens. Three tenants, each requests the capacity of the worker "
+        "and has the same work: runs of 4 calls, 400 to 1,000 tokens in, 100 out on average; "
         f"{DURATION_S * setting.scale:g} s. One tries the lever. Gain: tokens a second of honest work "
         "it gets done, over those where it is honest; the whole worker would be 3. Others: the same "
         "of the honest tenants. Until run: the cheat's runs ended by the last window with a gain over "
         f"{_GAIN}; 0 is never. Slices: what the honest tenants got, in true typical calls, over "
         f"their two thirds of all. Under limits: {LIMITS.user_rpm} calls a minute of a user. Learned: "
-        f"looked at every {_INTERVAL_S:g} s. Medians of {setting.seeds} seeds with least and greatest."
+        f"every {LEARNING_INTERVAL_S:g} s. Medians of {setting.seeds} seeds with least and greatest."
     )
-    title = "what a tenant gains that bends its profile"
-    return Report("profiles-levers", title, text, COLUMNS, list(rows.values()), claims(rows))
+    title = "what a tenant gains by manipulating its profile"
+    return Report("profiles", title, text, COLUMNS, list(rows.values()), claims(rows))
 
 
-def profiles_cap(setting: Setting, levers: Mapping[str, Lever] = CAPPED) -> Report:
-    """Run ``profiles-cap``: apps of one tenant beside one that pads its calls, with ``weight_cap``."""
+def cap(setting: Setting, levers: Mapping[str, Lever] = CAPPED) -> Report:
+    """Compare ``weight_cap`` of the feeder for apps of one tenant, of which one pads its calls."""
     rows = _rows(setting, levers)
     text = (
-        "The contest of `profiles-levers` between three apps of one tenant, two users each, levels "
-        "tenant > user. One app begins each call with tokens that are not cached, and declares them. "
-        f"Others: work of its siblings over what they get done beside an honest app. "
+        "The same contest between three apps of one tenant, two users each, levels tenant > user. One "
+        "app begins each call with tokens that are not cached, and declares them. Others: work of its "
+        "siblings over what they get done beside an honest app. "
         f"{DURATION_S * setting.scale:g} s. Medians of {setting.seeds} seeds with least and greatest."
     )
     columns = (_GAINS, _OTHERS, _LEARNED, _OTHERS_LEARNED)
@@ -169,7 +168,7 @@ def profiles_cap(setting: Setting, levers: Mapping[str, Lever] = CAPPED) -> Repo
         for word, column in (("declared", _OTHERS), ("learned", _OTHERS_LEARNED))
     ]
     title = "what a cap on an app's weight leaves to its siblings"
-    return Report("profiles-cap", title, text, columns, list(rows.values()), checks)
+    return Report("profiles", title, text, columns, list(rows.values()), checks)
 
 
 def _rows(setting: Setting, levers: Mapping[str, Lever]) -> dict[str, Row]:
@@ -220,7 +219,7 @@ def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
             limits=lever.limits,
             profiles=attempt.declared,
             learning=_LEARNING if learned else None,
-            learning_interval_s=_INTERVAL_S,
+            learning_interval_s=LEARNING_INTERVAL_S,
         )
         jobs.append(
             Job(
@@ -230,11 +229,7 @@ def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
                 COSTS,
                 options,
                 watch=partial(
-                    UsefulWork,
-                    attempt.useful,
-                    duration_s,
-                    profiles_of(trace),
-                    leaves=lever.leaves,
+                    UsefulWork, attempt.useful, duration_s, profiles_of(trace), leaves=lever.leaves
                 ),
                 replay=LeavingReplay if lever.leaves else Replay,
             )
@@ -300,13 +295,8 @@ def claims(rows: Mapping[str, Row]) -> list[Check]:
     for name in (DECLARES, NEW_APPS):
         if name in rows:
             seen = rows[name].measured[_GAINS.name].least
-            checks.append(
-                Check(
-                    f"declared only, a tenant that {name} gains at least twice",
-                    seen >= 2,
-                    f"{seen:.2f}",
-                )
-            )
+            claim = f"declared only, a tenant that {name} gains at least twice"
+            checks.append(Check(claim, seen >= 2, f"{seen:.2f}"))
     for name in GAINFUL:
         if name in rows:
             seen = rows[name].measured[_LEARNED.name].greatest

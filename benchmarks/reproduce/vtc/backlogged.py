@@ -22,6 +22,7 @@ from fairserve.benchmarks.reproduce.vtc.synthetic import (
     bound,
     mean_of,
     minutes_off,
+    panels,
     runs_of,
 )
 from fairserve.benchmarks.reproduce.vtc.tables import OURS
@@ -44,11 +45,7 @@ def _bounded(rows: Rows, limit: float = BOUND) -> list[Check]:
 
 
 _BOUNDED = (DIFFERENCE, INTERVAL, GROWTH, THROUGHPUT)
-_BOUNDED_PANELS = (
-    Panel("difference", ("fcfs", *FAIR), BOUND),
-    Panel("service", ("vtc",)),
-    Panel("service", (OURS,)),
-)
+_BOUNDED_PANELS = (Panel("difference", ("fcfs", *FAIR), BOUND), *panels("service", *FAIR))
 
 
 def _two_clients(number: int, title: str, suite: str) -> SyntheticFigure:
@@ -221,11 +218,7 @@ BACKLOGGED = (
             "weights 1:2:3:4",
             _FIGURE_16,
             _figure_16,
-            (
-                Panel("service", ("vtc",)),
-                Panel("service", ("vtc-weighted",)),
-                Panel("service", (f"{OURS} 1:2:3:4",)),
-            ),
+            panels("service", "vtc", "vtc-weighted", f"{OURS} 1:2:3:4"),
         ),
         (
             *runs_of("weighted", "vtc", OURS),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairserve.benchmarks.reproduce.figure import Figure
+from fairserve.benchmarks.reproduce.figure import Figure, Kind, Panel
 from fairserve.benchmarks.reproduce.report import Column
 from fairserve.benchmarks.reproduce.service_history import ServiceHistory
 from fairserve.benchmarks.reproduce.vtc.tables import OURS
@@ -63,6 +63,11 @@ class SyntheticFigure:
 def runs_of(suite: str, *systems: str) -> tuple[Run, ...]:
     """Return a row per system, with its name."""
     return tuple(Run(system, suite, system) for system in systems)
+
+
+def panels(kind: Kind, *rows: str) -> tuple[Panel, ...]:
+    """Return a panel per row, with its clients."""
+    return tuple(Panel(kind, (row,)) for row in rows)
 
 
 def minutes(history: ServiceHistory, begin_s: float, skip_s: float = 0.0) -> Minutes:

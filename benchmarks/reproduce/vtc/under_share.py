@@ -6,7 +6,7 @@ They are served what they request without much delay, and the others use what th
 from __future__ import annotations
 
 from fairserve.benchmarks.reproduce.claims import at_least, at_most, between, less
-from fairserve.benchmarks.reproduce.figure import Figure, Panel, Rows
+from fairserve.benchmarks.reproduce.figure import Figure, Rows
 from fairserve.benchmarks.reproduce.report import Check, Column
 from fairserve.benchmarks.reproduce.service_history import ServiceHistory
 from fairserve.benchmarks.reproduce.vtc.synthetic import (
@@ -17,15 +17,14 @@ from fairserve.benchmarks.reproduce.vtc.synthetic import (
     mean_of,
     minutes,
     minutes_off,
+    panels,
     runs_of,
 )
 from fairserve.benchmarks.reproduce.vtc.tables import OURS
 
 _CALL_SERVICE = 256 + 2 * 256
 """Service of the usual request of these workloads."""
-_BOTH_PANELS = tuple(
-    Panel(kind, (name,)) for kind in ("service", "response") for name in ("fcfs", *FAIR)
-)
+_BOTH_PANELS = panels("service", "fcfs", *FAIR) + panels("response", "fcfs", *FAIR)
 
 
 def _response(client: str) -> Column:
@@ -196,50 +195,24 @@ def _figure_10(rows: Rows) -> list[Check]:
 UNDER_SHARE = (
     SyntheticFigure(
         Figure(
-            4,
-            "three clients, two of them under their share",
-            _FIGURE_4,
-            _figure_4,
-            _BOTH_PANELS,
+            4, "three clients, two of them under their share", _FIGURE_4, _figure_4, _BOTH_PANELS
         ),
         runs_of("three-clients", "fcfs", *FAIR),
         to_end=True,
     ),
     SyntheticFigure(
-        Figure(
-            5,
-            "on and off, under its share",
-            _FIGURE_5,
-            _figure_5,
-            _BOTH_PANELS,
-        ),
+        Figure(5, "on and off, under its share", _FIGURE_5, _figure_5, _BOTH_PANELS),
         runs_of("on-off-below-share", "fcfs", *FAIR),
         to_end=True,
     ),
     SyntheticFigure(
-        Figure(
-            9,
-            "isolation from a client whose rate rises",
-            _FIGURE_9,
-            _figure_9,
-            _BOTH_PANELS,
-        ),
+        Figure(9, "isolation from a client whose rate rises", _FIGURE_9, _figure_9, _BOTH_PANELS),
         runs_of("increase", "fcfs", *FAIR),
         to_end=True,
         whole=True,
     ),
     SyntheticFigure(
-        Figure(
-            10,
-            "three phases",
-            _FIGURE_10,
-            _figure_10,
-            (
-                Panel("service", ("vtc",)),
-                Panel("service", ("lcf",)),
-                Panel("service", (OURS,)),
-            ),
-        ),
+        Figure(10, "three phases", _FIGURE_10, _figure_10, panels("service", "vtc", "lcf", OURS)),
         runs_of("shift", "lcf", *FAIR),
         to_end=True,
         whole=True,

@@ -6,9 +6,11 @@ which are near the published figures, are marked deep.
 
 import pytest
 
+from fairserve.benchmarks.evidence import short_cases
 from fairserve.benchmarks.evidence.committed import read_figures
 from fairserve.benchmarks.evidence.reports import EVIDENCE
 from fairserve.benchmarks.evidence.short_cases import SHORT_CASES, differences, figures_of
+from fairserve.benchmarks.reproduce.report import Column, Report, Row, spread
 
 
 @pytest.mark.parametrize("name", SHORT_CASES)
@@ -19,6 +21,16 @@ def test_figures_equal_the_committed_ones(name):
 def test_each_case_is_committed_and_covers_a_report():
     assert read_figures().keys() == SHORT_CASES.keys()
     assert {name for each in EVIDENCE.values() for name in each.short_cases} == set(SHORT_CASES)
+
+
+def test_a_system_has_figures_in_each_report_of_a_case(monkeypatch):
+    columns = [Column("avg", float)]
+    made = [
+        Report("many", title, "setting", columns, [Row("vtc", {"avg": spread([value])})], [])
+        for title, value in (("first", 1.0), ("second", 2.0))
+    ]
+    monkeypatch.setattr(short_cases, "SHORT_CASES", {"many": lambda: made})
+    assert figures_of("many") == {"first: vtc": {"avg": 1.0}, "second: vtc": {"avg": 2.0}}
 
 
 def test_differences_name_row_and_column():

@@ -13,6 +13,7 @@ from fairserve.benchmarks.reproduce.profiles.contest import (
     TENANTS,
     honest_runs,
 )
+from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S, Windows
 from fairserve.benchmarks.reproduce.report import Row, Spread
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.job import run_job
@@ -62,15 +63,13 @@ def test_an_honest_tenant_gets_a_third_of_the_work_done():
     assert min(shares) > 0.9 * sum(shares) / 3
 
 
-def test_the_study_of_levers_learns_as_often_as_the_server():
+def test_the_studies_learn_as_often_as_the_server():
     default = TenancySettings.model_fields["profile_learning_interval_s"].default
-    assert default == levers._INTERVAL_S
+    assert default == LEARNING_INTERVAL_S
 
 
 def test_a_stock_of_apps_gains_nothing():
-    report = levers.profiles_levers(
-        Setting(seeds=1, scale=0.2), {levers.STOCK: levers.LEVERS[levers.STOCK]}
-    )
+    report = levers.gains(Setting(seeds=1, scale=0.2), {levers.STOCK: levers.LEVERS[levers.STOCK]})
     [row] = report.rows
     assert row.measured["gain, declared only"].value < 1.0, "its runs would need too much memory"
     assert row.measured["gain, learned"].value < 1.4
@@ -79,7 +78,7 @@ def test_a_stock_of_apps_gains_nothing():
 @pytest.mark.deep
 def test_a_lever_gains_by_declaration_but_not_with_learning():
     few = {name: levers.LEVERS[name] for name in (levers.DECLARES, levers.MERGES)}
-    report = levers.profiles_levers(Setting(seeds=1, scale=0.3), few)
+    report = levers.gains(Setting(seeds=1, scale=0.3), few)
     declares, merges = (row.measured for row in report.rows)
     assert declares["gain, declared only"].value > 2
     assert declares["others"].value < 0.6
@@ -99,6 +98,16 @@ def test_a_disconnect_at_the_last_token_still_yields_useful_work():
         sum(stays["done_per_s"][CHEAT]), rel=0.1
     )
     assert leaves["ended_runs"][-1] > 0
+
+
+def test_windows_cover_the_whole_time():
+    windows = Windows(("a", "b"), duration_s=50.0, width_s=24.0)
+    for at_s in (0.0, 24.9, 25.0, 50.0, 60.0):
+        windows.add("a", at_s, 10.0)
+    assert windows.totals("a") == [20.0, 30.0]
+    assert windows.per_s() == {"a": [0.8, 1.2], "b": [0.0, 0.0]}
+    short = Windows(("a",), duration_s=10.0, width_s=24.0)
+    assert len(short.totals("a")) == 2, "its last part can be compared with its first"
 
 
 def summary(cheat, others=(10.0,) * 4, ended=(1, 2, 3, 4)):
@@ -161,7 +170,7 @@ def test_a_cached_constant_prompt_buys_no_service():
     """
     name = "a constant system prompt of 16,384 tokens, cached"
     setting = Setting(seeds=1, scale=0.2)
-    report = levers.profiles_levers(setting, {name: levers.CONSTANT_PROMPTS[name]})
+    report = levers.gains(setting, {name: levers.CONSTANT_PROMPTS[name]})
     (row,) = report.rows
     for gain, slices, least in (
         ("gain, declared only", "others' slices", 0.5),
@@ -177,7 +186,7 @@ def test_a_cap_protects_siblings_of_a_padding_app():
         for name, lever in levers.CAPPED.items()
         if name.endswith("16,384 tokens, not cached")
     }
-    report = levers.profiles_cap(Setting(seeds=1, scale=0.3), few)
+    report = levers.cap(Setting(seeds=1, scale=0.3), few)
     others = [row.measured["others"].value for row in report.rows]
     without, *capped = others
     assert without < 0.6
@@ -204,7 +213,7 @@ def recorded(**more):
 
 @pytest.mark.deep
 def test_wrong_profiles_are_corrected_quickly(tmp_path):
-    report = convergence.profiles_convergence(recorded(scale=0.15, plots=tmp_path))
+    report = convergence.convergence(recorded(scale=0.15, plots=tmp_path))
     *together, large, small = report.rows
     assert len(together) == 6
     for alone in (large, small):

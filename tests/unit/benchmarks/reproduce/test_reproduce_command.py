@@ -1,6 +1,7 @@
 """Test ``fairserve reproduce`` from the command line: exit codes, messages and documents."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,8 @@ from fairserve.benchmarks.evidence.marks import Mark, read_mark
 from fairserve.benchmarks.evidence.reports import EVIDENCE
 from fairserve.benchmarks.reproduce import main as command
 from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, spread
-from fairserve.benchmarks.reproduce.setting import Setting, delayed
+from fairserve.benchmarks.reproduce.setting import delayed
+from fairserve.benchmarks.reproduce.vtc.tables import vtc_tables
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.server import cli
@@ -136,29 +138,27 @@ def test_nothing_is_written_when_a_later_experiment_cannot_run(
 
 
 def test_the_same_command_writes_the_same_bytes_on_any_number_of_cores(tmp_path, monkeypatch):
-    table = command.EXPERIMENTS["vtc-table5"]
-
     def short(setting):
-        return table(Setting(seeds=setting.seeds, processes=setting.processes, scale=0.1))
+        return vtc_tables(replace(setting, scale=0.1), (5,))
 
-    monkeypatch.setattr(command, "EXPERIMENTS", {"vtc-table5": short})
+    monkeypatch.setattr(command, "EXPERIMENTS", {"vtc-tables": short})
     written = []
     for number, jobs in enumerate(("1", "2")):
         path, document = tmp_path / f"{number}.json", tmp_path / f"{number}.md"
         files = ["--json", str(path), "--markdown", str(document), "--plot", str(tmp_path)]
         options = ["--seeds", "2", "--jobs", jobs, *files]
-        assert cli.main(["reproduce", "vtc-table5", *options]) == 0
+        assert cli.main(["reproduce", "vtc-tables", *options]) == 0
         written.append((path.read_bytes(), document.read_bytes()))
     assert written[0] == written[1]
     assert json.loads(path.read_text())["fingerprints"] == {
-        "vtc-table5": read_mark(document).to_plain()
+        "vtc-tables": read_mark(document).to_plain()
     }
     [only] = json.loads(path.read_text())["reports"]
     spreads = [row["measured"]["avg"]["spread"] for row in only["rows"]]
     assert any(least < greatest for least, greatest in spreads), "the seeds differ"
 
 
-@pytest.mark.parametrize("name", ["vtc-table5", "fairserve-figure9"])
+@pytest.mark.parametrize("name", ["fairserve-table3", "fairserve-figure9"])
 def test_a_document_has_the_fingerprint_expected_by_status(capsys, monkeypatch, tmp_path, name):
     """The command uses exactly the seeds and plots of the registry."""
     monkeypatch.setattr(command, "EXPERIMENTS", {name: lambda setting: report(name, setting)})

@@ -4,7 +4,7 @@ import pytest
 from shared_traces import shared_trace
 
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.benchmarks.reproduce.vtc import tables as vtc_tables
+from fairserve.benchmarks.reproduce.vtc import tables
 from fairserve.benchmarks.reproduce.vtc.figures import FIGURES, synthetic_figure
 from fairserve.benchmarks.reproduce.vtc.recorded import replayed, response_figures
 from fairserve.benchmarks.reproduce.vtc.requests import by_requests, over_share, request_figure
@@ -56,8 +56,8 @@ UNFAIR = [
 def test_an_unfair_system_fails_the_claims(monkeypatch, fair, number, instead, claims):
     """``lcf`` is VTC without the lift."""
     known = {name: SYSTEMS[name] for name in ("fcfs", "lcf", "vtc", "fairserve")}
-    monkeypatch.setattr(vtc_tables, "SYSTEMS", {**known, fair: SYSTEMS[instead]})
-    monkeypatch.setattr(vtc_tables, "_OURS_OPTIONS", {})  # other systems do not have these options
+    monkeypatch.setattr(tables, "SYSTEMS", {**known, fair: SYSTEMS[instead]})
+    monkeypatch.setattr(tables, "_OURS_OPTIONS", {})  # other systems do not have these options
     failed = failing(synthetic_figure(SHORT, number))
     for claim in claims:
         assert any(each.startswith(fair) and claim in each for each in failed), claim
@@ -66,8 +66,8 @@ def test_an_unfair_system_fails_the_claims(monkeypatch, fair, number, instead, c
 @pytest.mark.deep
 def test_a_larger_pool_bounds_nothing_under_fcfs(monkeypatch):
     known = {"vtc": SYSTEMS["fcfs"], "fairserve": SYSTEMS["fcfs"]}
-    monkeypatch.setattr(vtc_tables, "SYSTEMS", known)
-    monkeypatch.setattr(vtc_tables, "_OURS_OPTIONS", {})
+    monkeypatch.setattr(tables, "SYSTEMS", known)
+    monkeypatch.setattr(tables, "_OURS_OPTIONS", {})
     failed = failing(synthetic_figure(LONGER, 15))
     assert sum("no more than 2U" in each for each in failed) >= 2
 
@@ -86,8 +86,8 @@ def test_a_larger_pool_bounds_nothing_under_fcfs(monkeypatch):
 @pytest.mark.deep
 def test_weights_and_prediction_make_the_difference(monkeypatch, number, name, instead, claim):
     known = {each: SYSTEMS[each] for each in SYSTEMS}
-    monkeypatch.setattr(vtc_tables, "SYSTEMS", {**known, name: SYSTEMS[instead]})
-    monkeypatch.setattr(vtc_tables, "_OURS_OPTIONS", {})
+    monkeypatch.setattr(tables, "SYSTEMS", {**known, name: SYSTEMS[instead]})
+    monkeypatch.setattr(tables, "_OURS_OPTIONS", {})
     failed = failing(synthetic_figure(SHORTER if number == 19 else SHORT, number))
     if claim is None:
         assert not failed

@@ -7,16 +7,13 @@ from shared_traces import shared_trace
 
 from fairserve.benchmarks.reproduce.report import Row, spread
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.benchmarks.reproduce.vtc import tables as vtc_tables
+from fairserve.benchmarks.reproduce.vtc import tables
 from fairserve.benchmarks.reproduce.vtc.tables import (
     OURS,
-    TABLE_2,
-    TABLE_5,
-    TABLE_6,
+    TABLES,
     _not_beaten,
     vtc_table2,
-    vtc_table5,
-    vtc_table6,
+    vtc_tables,
 )
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -30,7 +27,7 @@ def replaced(monkeypatch, **systems):
     """Register other systems under these names."""
     known = {name: SYSTEMS[name] for name in SYSTEMS}
     other = {name.replace("_", "-"): SYSTEMS[system] for name, system in systems.items()}
-    monkeypatch.setattr(vtc_tables, "SYSTEMS", {**known, **other})
+    monkeypatch.setattr(tables, "SYSTEMS", {**known, **other})
 
 
 @pytest.mark.deep
@@ -42,10 +39,10 @@ def test_table_2_is_reproduced_on_the_recorded_trace():
     """
     folder = shared_trace("vtc_real_trace.csv.gz").parent
     report = vtc_table2(Setting(traces=folder, seeds=1))
-    assert [row.name for row in report.rows] == [*TABLE_2, OURS]
-    assert [len(row.published) for row in report.rows] == [4] * len(TABLE_2) + [0]
+    assert [row.name for row in report.rows] == [*TABLES[2].published, OURS]
+    assert [len(row.published) for row in report.rows] == [4] * len(TABLES[2].published) + [0]
     checks = {check.claim: check for check in report.checks}
-    assert len(checks) == 3 * len(TABLE_2) + 3
+    assert len(checks) == 3 * len(TABLES[2].published) + 3
     fragile = {*ORDERS, "vtc: maximum within 25 %"}
     assert not [c for claim, c in checks.items() if claim not in fragile and not c.holds]
     apart = 0
@@ -59,14 +56,12 @@ def test_table_2_is_reproduced_on_the_recorded_trace():
     assert apart > 40
 
 
-@pytest.mark.parametrize(
-    ("table", "published"), [(vtc_table5, TABLE_5), (vtc_table6, TABLE_6)], ids=["5", "6"]
-)
+@pytest.mark.parametrize("number", [5, 6])
 @pytest.mark.deep
-def test_prediction_lowers_the_difference(table, published):
+def test_prediction_lowers_the_difference(number):
     """In a quarter of the ten minutes the order is visible; the published maximum occurs later."""
-    report = table(Setting(seeds=2, scale=0.25))
-    assert [row.name for row in report.rows] == [*published, OURS]
+    [report] = vtc_tables(Setting(seeds=2, scale=0.25), (number,))
+    assert [row.name for row in report.rows] == [*TABLES[number].published, OURS]
     checks = {check.claim: check for check in report.checks}
     for claim in [*ORDERS, NOT_BEATEN]:
         assert checks[claim].holds, checks[claim].seen
@@ -76,7 +71,8 @@ def test_prediction_lowers_the_difference(table, published):
 @pytest.mark.deep
 def test_the_order_is_wrong_if_vtc_knows_the_future(monkeypatch):
     replaced(monkeypatch, vtc="vtc-oracle", vtc_oracle="vtc")
-    checks = {check.claim: check for check in vtc_table5(Setting(seeds=1, scale=0.25)).checks}
+    [report] = vtc_tables(Setting(seeds=1, scale=0.25), (5,))
+    checks = {check.claim: check for check in report.checks}
     assert not checks[ORDERS[0]].holds
     assert "vtc-oracle" in checks[ORDERS[0]].seen
 
