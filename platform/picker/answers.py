@@ -19,7 +19,7 @@ from fairserve.engine.wire.base import WorkerRejectedError, WorkerStreamError
 from fairserve.engine.wire.stream_events import StreamEvents
 from fairserve.engine.wire.tasks import TASK_OF_PATH
 from fairserve.engine.wire.worker_answer import MAX_ANSWER_BYTES, read_whole
-from fairserve.platform.envoy.picker.gateway_call import GatewayCall
+from fairserve.platform.picker.gateway_call import GatewayCall
 from fairserve.platform.serving.completions.merge import Merger, WholeCompletion
 from fairserve.platform.serving.completions.producer import JSON
 from fairserve.platform.serving.decision.rejection import Rejection

@@ -1,4 +1,4 @@
-"""A request of which this process saw no HTTP, because Envoy or a gateway has answered it."""
+"""A request of which this process saw no HTTP, because a gateway has answered it."""
 
 from __future__ import annotations
 

@@ -38,24 +38,22 @@ from fairserve.platform.base.errors import (
 )
 from fairserve.platform.base.request_facts import RequestFacts, add_error, begin_request
 from fairserve.platform.db.base import new_id
-from fairserve.platform.envoy.answered import AnsweredRequest
-from fairserve.platform.envoy.call_endpoints import CALL_ENDPOINTS
-from fairserve.platform.envoy.clusters import DESTINATION_HEADER
-from fairserve.platform.envoy.messages import immediate, mutation, plain_headers, struct
-from fairserve.platform.envoy.picker import messages as wire
-from fairserve.platform.envoy.picker.answers import (
+from fairserve.platform.fleet.pool import WorkerPool
+from fairserve.platform.picker import messages as wire
+from fairserve.platform.picker.answered import AnsweredRequest
+from fairserve.platform.picker.answers import (
     AnswerReader,
     FailedAnswer,
     StreamedAnswer,
     WholeAnswer,
 )
-from fairserve.platform.envoy.picker.clients import GatewayClient, GatewayClients
-from fairserve.platform.envoy.picker.endpoints import Endpoints
-from fairserve.platform.envoy.picker.gateway_call import GatewayCall
-from fairserve.platform.envoy.protocol import messages_pb2 as pb
-from fairserve.platform.envoy.sent_call import SentCall
-from fairserve.platform.envoy.turn import Turn
-from fairserve.platform.fleet.pool import WorkerPool
+from fairserve.platform.picker.call_endpoints import CALL_ENDPOINTS
+from fairserve.platform.picker.clients import GatewayClient, GatewayClients
+from fairserve.platform.picker.endpoints import Endpoints
+from fairserve.platform.picker.gateway_call import GatewayCall
+from fairserve.platform.picker.protocol import messages_pb2 as pb
+from fairserve.platform.picker.sent_call import SentCall
+from fairserve.platform.picker.turn import Turn
 from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 from fairserve.platform.serving.completions.endpoint import Endpoint, ReadRequest
 from fairserve.platform.serving.completions.producer import JSON
@@ -67,6 +65,8 @@ from fairserve.platform.serving.decision.service import DecisionService
 
 logger = logging.getLogger(__name__)
 
+DESTINATION_HEADER = "x-gateway-destination-endpoint"
+"""Request header with the address of the picked endpoint, and its name in the metadata."""
 SUBSET = "x-gateway-destination-endpoint-subset"
 SERVED = "x-gateway-destination-endpoint-served"
 LB_NAMESPACE = "envoy.lb"
@@ -256,7 +256,7 @@ class Exchange:
         if not self._head_sent:
             self._status = error.status
         body = orjson.dumps(error.body())
-        answer = immediate(error.status, {"content-type": JSON, **headers}, body, DETAILS)
+        answer = wire.immediate(error.status, {"content-type": JSON, **headers}, body, DETAILS)
         await self._context.write(answer)
 
     # --- the request ------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Exchange:
                 "the first message must be request_headers, and observability_mode is not supported",
             )
         head = first.request_headers
-        self._headers = plain_headers(head.headers)
+        self._headers = wire.plain_headers(head.headers)
         self._path = self._headers.get(":path", "").partition("?")[0]
         if first.HasField("protocol_config"):
             self._request_mode = first.protocol_config.request_body_mode
@@ -326,12 +326,12 @@ class Exchange:
             raise _no_endpoint()
         assert self._client is not None
         common = pb.CommonResponse(
-            header_mutation=mutation({DESTINATION_HEADER: picked}, self._client.key_headers),
+            header_mutation=wire.mutation({DESTINATION_HEADER: picked}, self._client.key_headers),
             clear_route_cache=True,
         )
         await self._write(
             request_headers=pb.HeadersResponse(response=common),
-            dynamic_metadata=struct({LB_NAMESPACE: {DESTINATION_HEADER: picked}}),
+            dynamic_metadata=wire.struct({LB_NAMESPACE: {DESTINATION_HEADER: picked}}),
         )
 
     async def _body(self, head: pb.HttpHeaders, client: GatewayClient) -> bytes:
@@ -445,9 +445,9 @@ class Exchange:
         # A compressed answer could not be read; and no worker may see a client's key.
         removed = {"accept-encoding", *self._client.key_headers} - own.keys()
         common = pb.CommonResponse(
-            header_mutation=mutation(own, sorted(removed)), clear_route_cache=True
+            header_mutation=wire.mutation(own, sorted(removed)), clear_route_cache=True
         )
-        metadata = struct({LB_NAMESPACE: {DESTINATION_HEADER: picked}})
+        metadata = wire.struct({LB_NAMESPACE: {DESTINATION_HEADER: picked}})
         if self._request_mode == wire.BUFFERED:
             common.body_mutation.CopyFrom(wire.replaced(body))
             response = pb.BodyResponse(response=common)
@@ -505,7 +505,7 @@ class Exchange:
 
     async def _answer_head(self, message: pb.ProcessingRequest) -> None:
         head = message.response_headers
-        headers = plain_headers(head.headers)
+        headers = wire.plain_headers(head.headers)
         status = int(headers.get(":status", "0"))
         self._status = status
         call = self._call
@@ -556,7 +556,7 @@ class Exchange:
             removed.append("content-length")
         if headers.get("content-type", "").startswith(EVENT_STREAM):
             own |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        common = pb.CommonResponse(header_mutation=mutation(own, removed))
+        common = pb.CommonResponse(header_mutation=wire.mutation(own, removed))
         self._head_sent = True
         await self._write(response_headers=pb.HeadersResponse(response=common))
 
@@ -589,7 +589,7 @@ class Exchange:
             if self._response_mode == wire.BUFFERED:
                 length = {"content-length": str(len(written))}
                 changed = length if error is None else length | self._error_head(error)
-                common.header_mutation.CopyFrom(mutation(changed))
+                common.header_mutation.CopyFrom(wire.mutation(changed))
         await self._write(response_body=pb.BodyResponse(response=common))
 
     async def _send_parts(self, written: bytes, error: Rejection | None, *, end: bool) -> None:
@@ -598,7 +598,7 @@ class Exchange:
             return
         if error is not None and not self._head_sent:
             self._head_sent = True
-            head = mutation(self._error_head(error), ["content-length"])
+            head = wire.mutation(self._error_head(error), ["content-length"])
             common = pb.CommonResponse(header_mutation=head)
             await self._write(response_headers=pb.HeadersResponse(response=common))
         elif self._head is not None and not self._head_sent:

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from fairserve.engine.wire.base import KvEndpoints
-from fairserve.platform.envoy.picker.list_watch import ListWatch, Objects
-from fairserve.platform.envoy.picker.settings import PickerSettings
 from fairserve.platform.fleet.fleet import FleetPart
 from fairserve.platform.fleet.schemas import MAX_WORKERS
 from fairserve.platform.fleet.worker_spec import WorkerSpec
+from fairserve.platform.picker.list_watch import ListWatch, Objects
+from fairserve.platform.picker.settings import PickerSettings
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""A call that Envoy or another gateway sends to its worker, and that counts there.
+"""A call that a gateway sends to its worker, and that counts there.
 
 The gateway has the connection. So the call counts among the worker's sequences, in its circuit and in
 its local queue from here, as a call of our own client does.
@@ -82,12 +82,6 @@ class SentCall:
         """True if the worker ends a complete stream with ``[DONE]``."""
         return self.member.http.dialect == "vllm"
 
-    def error_of(
-        self, status: int, retry_after: str
-    ) -> WorkerUnavailableError | WorkerRejectedError:
-        """Return the error for an answer with another status than 200, whose body is not known."""
-        return self.member.http.error_of(status, retry_after)
-
     def failure(
         self, status: int, headers: Mapping[str, str], body: bytes
     ) -> WorkerUnavailableError | WorkerRejectedError:
@@ -113,11 +107,6 @@ class SentCall:
         moved = SentCall(member, self._request, None)
         moved.on_started = self.on_started
         return moved
-
-    def answered(self) -> None:
-        """Free its place in the local queue: the worker has computed the answer. May be repeated."""
-        if self._queue is not None and self._queue_id is not None and not self._ended:
-            self._queue.free(self._queue_id)
 
     def end(self) -> None:
         """Count the call no more. May be repeated."""

@@ -17,9 +17,9 @@ from fairserve.engine.wire.chunk_output import has_content
 from fairserve.engine.wire.upstream_message import public_message, public_rejection
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.base.request_facts import add_facts
-from fairserve.platform.envoy.sent_call import SentCall
-from fairserve.platform.envoy.turn import LEFT
 from fairserve.platform.fleet.member import Member
+from fairserve.platform.picker.sent_call import SentCall
+from fairserve.platform.picker.turn import LEFT
 from fairserve.platform.serving.completions.endpoint import AnswerWriter
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.requests import CompletionCall

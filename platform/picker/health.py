@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2
 
-from fairserve.platform.envoy.protocol.services import EXTERNAL_PROCESSOR
+from fairserve.platform.picker.protocol.services import EXTERNAL_PROCESSOR
 
 SERVICE = "grpc.health.v1.Health"
 LIVENESS, READINESS = "liveness", "readiness"

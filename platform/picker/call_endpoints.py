@@ -1,4 +1,4 @@
-"""Endpoints of the calls that Envoy and gateways carry, by path."""
+"""Endpoints of the calls that gateways carry, by path."""
 
 from __future__ import annotations
 
@@ -17,4 +17,3 @@ from fairserve.platform.serving.embeddings.endpoint import EMBED, RANK
 CALL_ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {CHAT: CHAT_COMPLETIONS, TEXT: TEXT_COMPLETIONS, EMBEDDINGS: EMBED, RERANK: RANK}
 )
-"""Our Envoy sends no rerank call here: its answer filter does not know the answer."""

@@ -2,8 +2,6 @@ import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import struct_pb2 as _struct_pb2
-from google.protobuf import timestamp_pb2 as _timestamp_pb2
-from google.protobuf import wrappers_pb2 as _wrappers_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -12,29 +10,6 @@ from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class AccessLogType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    NOT_SET: _ClassVar[AccessLogType]
-    TCP_UPSTREAM_CONNECTED: _ClassVar[AccessLogType]
-    TCP_PERIODIC: _ClassVar[AccessLogType]
-    TCP_CONNECTION_END: _ClassVar[AccessLogType]
-    DOWNSTREAM_START: _ClassVar[AccessLogType]
-    DOWNSTREAM_PERIODIC: _ClassVar[AccessLogType]
-    DOWNSTREAM_END: _ClassVar[AccessLogType]
-    UPSTREAM_POOL_READY: _ClassVar[AccessLogType]
-    UPSTREAM_PERIODIC: _ClassVar[AccessLogType]
-    UPSTREAM_END: _ClassVar[AccessLogType]
-NOT_SET: AccessLogType
-TCP_UPSTREAM_CONNECTED: AccessLogType
-TCP_PERIODIC: AccessLogType
-TCP_CONNECTION_END: AccessLogType
-DOWNSTREAM_START: AccessLogType
-DOWNSTREAM_PERIODIC: AccessLogType
-DOWNSTREAM_END: AccessLogType
-UPSTREAM_POOL_READY: AccessLogType
-UPSTREAM_PERIODIC: AccessLogType
-UPSTREAM_END: AccessLogType
 
 class HeaderValue(_message.Message):
     __slots__ = ("key", "value", "raw_value")
@@ -84,20 +59,6 @@ class Metadata(_message.Message):
     FILTER_METADATA_FIELD_NUMBER: _ClassVar[int]
     filter_metadata: _containers.MessageMap[str, _struct_pb2.Struct]
     def __init__(self, filter_metadata: _Optional[_Mapping[str, _struct_pb2.Struct]] = ...) -> None: ...
-
-class SocketAddress(_message.Message):
-    __slots__ = ("address", "port_value")
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    PORT_VALUE_FIELD_NUMBER: _ClassVar[int]
-    address: str
-    port_value: int
-    def __init__(self, address: _Optional[str] = ..., port_value: _Optional[int] = ...) -> None: ...
-
-class Address(_message.Message):
-    __slots__ = ("socket_address",)
-    SOCKET_ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    socket_address: SocketAddress
-    def __init__(self, socket_address: _Optional[_Union[SocketAddress, _Mapping]] = ...) -> None: ...
 
 class ProcessingMode(_message.Message):
     __slots__ = ("request_header_mode", "response_header_mode", "request_body_mode", "response_body_mode", "request_trailer_mode", "response_trailer_mode")
@@ -319,157 +280,3 @@ class ProcessingResponse(_message.Message):
     override_message_timeout: _duration_pb2.Duration
     request_drain: bool
     def __init__(self, request_headers: _Optional[_Union[HeadersResponse, _Mapping]] = ..., response_headers: _Optional[_Union[HeadersResponse, _Mapping]] = ..., request_body: _Optional[_Union[BodyResponse, _Mapping]] = ..., response_body: _Optional[_Union[BodyResponse, _Mapping]] = ..., request_trailers: _Optional[_Union[TrailersResponse, _Mapping]] = ..., response_trailers: _Optional[_Union[TrailersResponse, _Mapping]] = ..., immediate_response: _Optional[_Union[ImmediateResponse, _Mapping]] = ..., dynamic_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., mode_override: _Optional[_Union[ProcessingMode, _Mapping]] = ..., override_message_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., request_drain: _Optional[bool] = ...) -> None: ...
-
-class ResponseFlags(_message.Message):
-    __slots__ = ("failed_local_healthcheck", "no_healthy_upstream", "upstream_request_timeout", "local_reset", "upstream_remote_reset", "upstream_connection_failure", "upstream_connection_termination", "upstream_overflow", "no_route_found", "downstream_connection_termination", "upstream_retry_limit_exceeded", "stream_idle_timeout", "downstream_protocol_error", "upstream_max_stream_duration_reached", "duration_timeout", "upstream_protocol_error", "no_cluster_found", "overload_manager", "downstream_remote_reset")
-    FAILED_LOCAL_HEALTHCHECK_FIELD_NUMBER: _ClassVar[int]
-    NO_HEALTHY_UPSTREAM_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_REQUEST_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_RESET_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_REMOTE_RESET_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_CONNECTION_FAILURE_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_CONNECTION_TERMINATION_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_OVERFLOW_FIELD_NUMBER: _ClassVar[int]
-    NO_ROUTE_FOUND_FIELD_NUMBER: _ClassVar[int]
-    DOWNSTREAM_CONNECTION_TERMINATION_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_RETRY_LIMIT_EXCEEDED_FIELD_NUMBER: _ClassVar[int]
-    STREAM_IDLE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
-    DOWNSTREAM_PROTOCOL_ERROR_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_MAX_STREAM_DURATION_REACHED_FIELD_NUMBER: _ClassVar[int]
-    DURATION_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_PROTOCOL_ERROR_FIELD_NUMBER: _ClassVar[int]
-    NO_CLUSTER_FOUND_FIELD_NUMBER: _ClassVar[int]
-    OVERLOAD_MANAGER_FIELD_NUMBER: _ClassVar[int]
-    DOWNSTREAM_REMOTE_RESET_FIELD_NUMBER: _ClassVar[int]
-    failed_local_healthcheck: bool
-    no_healthy_upstream: bool
-    upstream_request_timeout: bool
-    local_reset: bool
-    upstream_remote_reset: bool
-    upstream_connection_failure: bool
-    upstream_connection_termination: bool
-    upstream_overflow: bool
-    no_route_found: bool
-    downstream_connection_termination: bool
-    upstream_retry_limit_exceeded: bool
-    stream_idle_timeout: bool
-    downstream_protocol_error: bool
-    upstream_max_stream_duration_reached: bool
-    duration_timeout: bool
-    upstream_protocol_error: bool
-    no_cluster_found: bool
-    overload_manager: bool
-    downstream_remote_reset: bool
-    def __init__(self, failed_local_healthcheck: _Optional[bool] = ..., no_healthy_upstream: _Optional[bool] = ..., upstream_request_timeout: _Optional[bool] = ..., local_reset: _Optional[bool] = ..., upstream_remote_reset: _Optional[bool] = ..., upstream_connection_failure: _Optional[bool] = ..., upstream_connection_termination: _Optional[bool] = ..., upstream_overflow: _Optional[bool] = ..., no_route_found: _Optional[bool] = ..., downstream_connection_termination: _Optional[bool] = ..., upstream_retry_limit_exceeded: _Optional[bool] = ..., stream_idle_timeout: _Optional[bool] = ..., downstream_protocol_error: _Optional[bool] = ..., upstream_max_stream_duration_reached: _Optional[bool] = ..., duration_timeout: _Optional[bool] = ..., upstream_protocol_error: _Optional[bool] = ..., no_cluster_found: _Optional[bool] = ..., overload_manager: _Optional[bool] = ..., downstream_remote_reset: _Optional[bool] = ...) -> None: ...
-
-class AccessLogCommon(_message.Message):
-    __slots__ = ("start_time", "time_to_first_upstream_tx_byte", "time_to_last_upstream_tx_byte", "time_to_first_upstream_rx_byte", "time_to_last_upstream_rx_byte", "time_to_first_downstream_tx_byte", "time_to_last_downstream_tx_byte", "upstream_remote_address", "upstream_cluster", "response_flags", "metadata", "upstream_transport_failure_reason", "route_name", "duration", "upstream_request_attempt_count", "connection_termination_details", "stream_id", "intermediate_log_entry", "access_log_type")
-    START_TIME_FIELD_NUMBER: _ClassVar[int]
-    TIME_TO_FIRST_UPSTREAM_TX_BYTE_FIELD_NUMBER: _ClassVar[int]
-    TIME_TO_LAST_UPSTREAM_TX_BYTE_FIELD_NUMBER: _ClassVar[int]
-    TIME_TO_FIRST_UPSTREAM_RX_BYTE_FIELD_NUMBER: _ClassVar[int]
-    TIME_TO_LAST_UPSTREAM_RX_BYTE_FIELD_NUMBER: _ClassVar[int]
-    TIME_TO_FIRST_DOWNSTREAM_TX_BYTE_FIELD_NUMBER: _ClassVar[int]
-    TIME_TO_LAST_DOWNSTREAM_TX_BYTE_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_REMOTE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_CLUSTER_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_FLAGS_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_TRANSPORT_FAILURE_REASON_FIELD_NUMBER: _ClassVar[int]
-    ROUTE_NAME_FIELD_NUMBER: _ClassVar[int]
-    DURATION_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_REQUEST_ATTEMPT_COUNT_FIELD_NUMBER: _ClassVar[int]
-    CONNECTION_TERMINATION_DETAILS_FIELD_NUMBER: _ClassVar[int]
-    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-    INTERMEDIATE_LOG_ENTRY_FIELD_NUMBER: _ClassVar[int]
-    ACCESS_LOG_TYPE_FIELD_NUMBER: _ClassVar[int]
-    start_time: _timestamp_pb2.Timestamp
-    time_to_first_upstream_tx_byte: _duration_pb2.Duration
-    time_to_last_upstream_tx_byte: _duration_pb2.Duration
-    time_to_first_upstream_rx_byte: _duration_pb2.Duration
-    time_to_last_upstream_rx_byte: _duration_pb2.Duration
-    time_to_first_downstream_tx_byte: _duration_pb2.Duration
-    time_to_last_downstream_tx_byte: _duration_pb2.Duration
-    upstream_remote_address: Address
-    upstream_cluster: str
-    response_flags: ResponseFlags
-    metadata: Metadata
-    upstream_transport_failure_reason: str
-    route_name: str
-    duration: _duration_pb2.Duration
-    upstream_request_attempt_count: int
-    connection_termination_details: str
-    stream_id: str
-    intermediate_log_entry: bool
-    access_log_type: AccessLogType
-    def __init__(self, start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., time_to_first_upstream_tx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_to_last_upstream_tx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_to_first_upstream_rx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_to_last_upstream_rx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_to_first_downstream_tx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_to_last_downstream_tx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream_remote_address: _Optional[_Union[Address, _Mapping]] = ..., upstream_cluster: _Optional[str] = ..., response_flags: _Optional[_Union[ResponseFlags, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., upstream_transport_failure_reason: _Optional[str] = ..., route_name: _Optional[str] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream_request_attempt_count: _Optional[int] = ..., connection_termination_details: _Optional[str] = ..., stream_id: _Optional[str] = ..., intermediate_log_entry: _Optional[bool] = ..., access_log_type: _Optional[_Union[AccessLogType, str]] = ...) -> None: ...
-
-class HTTPRequestProperties(_message.Message):
-    __slots__ = ("path", "request_id", "request_body_bytes", "request_headers")
-    class RequestHeadersEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: str
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    PATH_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_BODY_BYTES_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_HEADERS_FIELD_NUMBER: _ClassVar[int]
-    path: str
-    request_id: str
-    request_body_bytes: int
-    request_headers: _containers.ScalarMap[str, str]
-    def __init__(self, path: _Optional[str] = ..., request_id: _Optional[str] = ..., request_body_bytes: _Optional[int] = ..., request_headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
-
-class HTTPResponseProperties(_message.Message):
-    __slots__ = ("response_code", "response_body_bytes", "response_headers", "response_code_details")
-    class ResponseHeadersEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: str
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    RESPONSE_CODE_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_BODY_BYTES_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_HEADERS_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_CODE_DETAILS_FIELD_NUMBER: _ClassVar[int]
-    response_code: _wrappers_pb2.UInt32Value
-    response_body_bytes: int
-    response_headers: _containers.ScalarMap[str, str]
-    response_code_details: str
-    def __init__(self, response_code: _Optional[_Union[_wrappers_pb2.UInt32Value, _Mapping]] = ..., response_body_bytes: _Optional[int] = ..., response_headers: _Optional[_Mapping[str, str]] = ..., response_code_details: _Optional[str] = ...) -> None: ...
-
-class HTTPAccessLogEntry(_message.Message):
-    __slots__ = ("common_properties", "request", "response")
-    COMMON_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_FIELD_NUMBER: _ClassVar[int]
-    common_properties: AccessLogCommon
-    request: HTTPRequestProperties
-    response: HTTPResponseProperties
-    def __init__(self, common_properties: _Optional[_Union[AccessLogCommon, _Mapping]] = ..., request: _Optional[_Union[HTTPRequestProperties, _Mapping]] = ..., response: _Optional[_Union[HTTPResponseProperties, _Mapping]] = ...) -> None: ...
-
-class StreamAccessLogsMessage(_message.Message):
-    __slots__ = ("identifier", "http_logs")
-    class Identifier(_message.Message):
-        __slots__ = ("log_name",)
-        LOG_NAME_FIELD_NUMBER: _ClassVar[int]
-        log_name: str
-        def __init__(self, log_name: _Optional[str] = ...) -> None: ...
-    class HTTPAccessLogEntries(_message.Message):
-        __slots__ = ("log_entry",)
-        LOG_ENTRY_FIELD_NUMBER: _ClassVar[int]
-        log_entry: _containers.RepeatedCompositeFieldContainer[HTTPAccessLogEntry]
-        def __init__(self, log_entry: _Optional[_Iterable[_Union[HTTPAccessLogEntry, _Mapping]]] = ...) -> None: ...
-    IDENTIFIER_FIELD_NUMBER: _ClassVar[int]
-    HTTP_LOGS_FIELD_NUMBER: _ClassVar[int]
-    identifier: StreamAccessLogsMessage.Identifier
-    http_logs: StreamAccessLogsMessage.HTTPAccessLogEntries
-    def __init__(self, identifier: _Optional[_Union[StreamAccessLogsMessage.Identifier, _Mapping]] = ..., http_logs: _Optional[_Union[StreamAccessLogsMessage.HTTPAccessLogEntries, _Mapping]] = ...) -> None: ...
-
-class StreamAccessLogsResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
