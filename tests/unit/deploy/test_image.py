@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fairserve.platform.envoy.picker.certificate import self_signed
+from fairserve.platform.picker.certificate import self_signed
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "deploy/Dockerfile").read_text()

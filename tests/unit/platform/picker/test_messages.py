@@ -1,4 +1,4 @@
-"""The message classes of Envoy's protocols are generated from messages.proto."""
+"""The message classes of the protocol are generated from messages.proto."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import fairserve.platform.envoy.protocol as protocol
+import fairserve.platform.picker.protocol as protocol
 
 FOLDER = Path(next(iter(protocol.__path__)))
 

@@ -11,9 +11,9 @@ from fairserve.engine.wire.client import HttpWorkerClient
 from fairserve.engine.wire.reported_usage import UsageBounds
 from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.platform.base.errors import WorkerFailedError
-from fairserve.platform.envoy.picker.answers import FailedAnswer, StreamedAnswer, WholeAnswer
-from fairserve.platform.envoy.picker.gateway_call import GatewayCall
-from fairserve.platform.envoy.sent_call import SentCall
+from fairserve.platform.picker.answers import FailedAnswer, StreamedAnswer, WholeAnswer
+from fairserve.platform.picker.gateway_call import GatewayCall
+from fairserve.platform.picker.sent_call import SentCall
 from fairserve.platform.serving.completions.openai_endpoint import OpenAIWriter
 from fairserve.platform.serving.completions.requests import CHAT, CompletionCall
 from fairserve.platform.serving.decision.rejection import Rejection

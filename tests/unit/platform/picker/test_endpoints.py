@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairserve.platform.envoy.picker.endpoints import Endpoints
 from fairserve.platform.fleet.direct_address import direct_address
+from fairserve.platform.picker.endpoints import Endpoints
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairserve.platform.envoy.picker.inference_pool import ready_address, selector_and_ports
+from fairserve.platform.picker.inference_pool import ready_address, selector_and_ports
 
 
 def pool(labels, *ports):
