@@ -16,6 +16,7 @@ COMPARES_CLOCKS = {
     "fleet/fleet_file.py",  # the time of a file
     "server/backup/archive.py",  # the time of a file
     "console/oidc/provider.py",  # the clock of the provider
+    "picker/certificate.py",  # the time from which a certificate is valid
     "monitoring/tracing/call_tracer.py",  # nanoseconds of spans, as the collector's other sources
     "server/commands/trace.py",  # a command
 }

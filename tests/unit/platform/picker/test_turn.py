@@ -79,7 +79,7 @@ def worker(queue=None, *, kind="openai", worker_id="w0"):
 
 
 def request_of(name):
-    return WorkerRequest(CHAT, {}, name, "tenant/user")
+    return WorkerRequest(CHAT, {}, name, "tenant/user", weight=2.0)
 
 
 class Waiting:
