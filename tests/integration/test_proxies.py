@@ -9,8 +9,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
+import warnings
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -261,6 +263,31 @@ def test_a_client_cannot_choose_its_address(client, server, forged):
     query = {"action": "console.sign_in", "limit": 1}
     newest = server.admin("GET", "/admin/audit", params=query).json()["items"][0]
     assert newest["after"]["address"] == CLIENT
+
+
+def connected(proxy, context):
+    connection = socket.create_connection(("127.0.0.1", proxy.port), timeout=60)
+    return context.wrap_socket(connection, server_hostname="localhost")
+
+
+def test_a_request_with_two_lengths_is_rejected(proxy):
+    """Two servers in a row could read another end of it, and another request after that."""
+    context = ssl.create_default_context(cafile=proxy.authority)
+    with connected(proxy, context) as connection:
+        lengths = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"
+        connection.sendall(b"POST /v1/models HTTP/1.1\r\nHost: a\r\n" + lengths + b"\r\n0\r\n\r\n")
+        with connection.makefile("rb") as answer:
+            assert answer.readline().split()[1] == b"400"
+
+
+def test_tls_1_1_is_rejected(proxy):
+    context = ssl.create_default_context(cafile=proxy.authority)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(ssl.SSLError, match="ALERT_PROTOCOL_VERSION"):
+        connected(proxy, context)
 
 
 def test_a_connection_of_http_gets_no_answer_of_the_server(proxy):
