@@ -15,16 +15,15 @@ VLLM := .venv-vllm
 VLLM_SECOND := 0.33.0
 VLLM_SECOND_HOME := $(VLLM)/releases/$(VLLM_SECOND)
 
-.PHONY: help setup demo serve test conformance test-deep test-vllm test-vllm-second test-clients litellm check architecture protocol clean
+.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second test-clients litellm check architecture protocol clean
 help:
 	@echo "make demo   run agents against fcfs, rpm, cache-aware and fairserve, and compare (under 5 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
 	@echo "make test   run all tests but the deep ones"
-	@echo "make conformance  run the gateway's tests again with the data plane Envoy"
 	@echo "make test-deep  run long simulations and benchmarks, and every property with many examples"
 	@echo "make check  lint, types, layering, and whether reports are as new as the code"
 	@echo "make architecture  draw the imports of the rooms anew in docs/architecture.md"
-	@echo "make protocol   generate the message classes of Envoy's protocols"
+	@echo "make protocol   generate the message classes of the picker's protocol"
 	@echo "make test-vllm  run the tests of the vLLM plug-in beside vLLM 0.32, and 0.33 if they changed (2 GB)"
 	@echo "make test-clients  run agent frameworks and load tools against the server; write docs/guide/clients.md (5 GB)"
 	@echo "make litellm   set up .venv-litellm, for \`fairserve bench gateway --litellm .venv-litellm\` (1 GB)"
@@ -35,7 +34,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "FairServe needs Python 3.11 or later; say PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[server,torch,json,postgres,redis,oidc,otel,mcp,envoy,kubernetes,s3,demo,agents,bench,reports,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[server,torch,json,postgres,redis,oidc,otel,mcp,picker,kubernetes,s3,demo,agents,bench,reports,dev]'
 	@touch $(STAMP)
 
 demo: $(STAMP)
@@ -46,10 +45,6 @@ serve: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
-
-conformance: $(STAMP)
-	$(BIN)/python -m pytest --data-plane envoy -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder \
-		tests/integration/test_gateway
 
 # A failure prints the line that repeats it; the failing example becomes a test of its own.
 test-deep: $(STAMP)
@@ -118,9 +113,9 @@ check: $(STAMP)
 architecture: $(STAMP)
 	$(BIN)/python tests/support/architecture.py
 
-# Message classes of Envoy's protocols; a test fails when they are stale.
+# Message classes of the picker's protocol; a test fails when they are stale.
 protocol: $(STAMP)
-	cd platform/envoy/protocol && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. messages.proto
+	cd platform/picker/protocol && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. messages.proto
 
 clean:
 	rm -rf $(VENV) $(VLLM) $(LITELLM) $(CLIENTS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -142,7 +142,7 @@ class Call:
     kinds: frozenset[str] = frozenset()
     """Kinds of workers that can serve the call; empty means any."""
     workers: frozenset[str] = frozenset()
-    """Ids of the workers among which the call's data plane lets the router choose; empty means any."""
+    """Ids of the workers among which the call's gateway lets the router choose; empty means any."""
     avoid: frozenset[str] = frozenset()
     """Ids of the workers where the call failed before any output; others are preferred."""
     run_depth: int = 0

@@ -137,7 +137,7 @@ class CallReturned:
 
 @dataclass(frozen=True, slots=True)
 class CallMoved:
-    """A dispatched call has started at another worker: its data plane could not use the first."""
+    """A dispatched call has started at another worker: its gateway could not use the first."""
 
     call_id: str
     worker_id: str

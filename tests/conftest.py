@@ -35,12 +35,6 @@ def pytest_addoption(parser):
         action="store_true",
         help="run the tests marked deep and the randomised ones, with many examples",
     )
-    parser.addoption(
-        "--data-plane",
-        choices=("embedded", "envoy"),
-        default="embedded",
-        help="data plane of the conformance suite; with envoy, nothing else runs",
-    )
 
 
 def _new_seed():

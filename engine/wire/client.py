@@ -135,19 +135,6 @@ class HttpWorkerClient:
         """
         return request.streams or (request.generates and self.dialect == "vllm")
 
-    def error_of(
-        self, status: int, retry_after: str = ""
-    ) -> WorkerUnavailableError | WorkerRejectedError:
-        """Return the error for a status other than 200, of an answer whose body was not read.
-
-        ``retry_after`` is its header of that name; empty: it had none. The body may be about our
-        account, so that it is not known whether the call caused the error.
-        """
-        error = self._error(status, {"Retry-After": retry_after}, _error_of(b"", status))
-        if isinstance(error, WorkerUnavailableError) and error.cause == "failed":
-            error.cause = "unknown"
-        return error
-
     async def open(self, request: WorkerRequest) -> WorkerStream:
         """Send a call; see :class:`fairserve.engine.wire.base.WorkerClient`."""
         body = self.body_of(request)

@@ -98,13 +98,6 @@ class LocalQueue:
         if tokens > 0:
             self._scheduler.decoded(call_id, tokens)
 
-    def free(self, call_id: str) -> None:
-        """Free the place of a sent call, which the server has answered; :meth:`end` follows.
-
-        Until then the call can be charged. No effect if its place is free.
-        """
-        self._sent.discard(call_id)
-
     def end(self, call_id: str) -> None:
         """Remove a call, waiting or sent. Raises KeyError for an unknown one."""
         self._scheduler.finish(call_id)

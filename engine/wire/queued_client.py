@@ -105,11 +105,6 @@ class QueuedClient:
             now_s = self._clock()
             self.queue.pause(now_s, now_s + min(error.pause_s, MAX_PAUSE_S), tenant)
 
-    def free(self, call_id: str) -> None:
-        """Send the next call in the place of one whose end is still to be reported by :meth:`end`."""
-        self.queue.free(call_id)
-        self._advance()
-
     def end(self, call_id: str) -> None:
         """Remove a call and send the next ones."""
         self._turns.pop(call_id, None)

@@ -191,8 +191,6 @@ class CallLifecycle:
         if starts:
             live.started = True
             live.queue_s = now_s - live.submitted_s  # includes the wait in the worker's queue
-            if message.queue_s is not None:
-                live.queue_s = min(live.queue_s, max(0.0, message.queue_s))
             for listener in self._listeners:
                 listener.call_started(live, now_s)
             cached = message.usage.cached_tokens if message.cached_tokens_reported else None

@@ -98,8 +98,6 @@ class Progress:
     usage: TokenUsage
     cached_tokens_reported: bool = False
     """True if the worker reported its cached tokens; else 0 in ``usage`` means unknown."""
-    queue_s: float | None = None
-    """Seconds from submission until the worker started the call; None: it started just now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,11 @@ plain values, so that versions can read each other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from fairserve.interactions.call import TokenUsage
 from fairserve.platform.control.messages import CallRecord, InteractionRecord, OpenInteractionRecord
-from fairserve.scheduling.dispatch.admission import BILLED
-from fairserve.scheduling.events import CallOutcome
-from fairserve.scheduling.fairness.cost import Linear
-from fairserve.throttling.quotas.price import TokenPrice
 
-_SERVICE = Linear()
 Record = CallRecord | InteractionRecord | OpenInteractionRecord
 R = TypeVar("R", CallRecord, InteractionRecord, OpenInteractionRecord)
 
@@ -35,45 +29,6 @@ def record_of(kind: type[R], data: Mapping[str, Any]) -> R:
     """
     known = {f.name for f in fields(kind)}
     return kind(**{name: value for name, value in data.items() if name in known})
-
-
-@dataclass(frozen=True, slots=True)
-class KnownEnd:
-    """The end of a call that another process has recorded, while this one was stopped."""
-
-    outcome: CallOutcome
-    usage: TokenUsage
-    error: str = ""
-    ttft_s: float | None = None
-
-
-def ended_record(
-    accepted: Mapping[str, Any],
-    progress: Mapping[str, Any] | None,
-    end: KnownEnd,
-    ended_at: float,
-    price: TokenPrice,
-) -> CallRecord:
-    """Return the ledger row of a call that was open when the server stopped, and whose end is known."""
-    stopped = stopped_record(accepted, progress, ended_at)
-    usage = end.usage
-    spent = usage.prompt_tokens + usage.output_tokens
-    return replace(
-        stopped,
-        outcome=end.outcome,
-        input_tokens=usage.input_tokens,
-        system_tokens=usage.system_tokens,
-        cached_tokens=usage.cached_tokens,
-        extend_tokens=usage.extend_tokens,
-        output_tokens=usage.output_tokens,
-        service=_SERVICE(usage),
-        ttft_s=end.ttft_s,
-        duration_s=max(0.0, ended_at - stopped.accepted_at),
-        wasted=end.outcome != "completed" and spent > 0,
-        cost=price.cost(usage) if end.outcome in BILLED else 0,
-        price_id=price.price_id,
-        error=end.error,
-    )
 
 
 def stopped_record(

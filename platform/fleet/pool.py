@@ -98,11 +98,6 @@ class WorkerPool(Mapping[str, WorkerClient]):
             return None
         return member
 
-    def direct_addresses(self) -> dict[str, str]:
-        """Return the addresses of all workers that :meth:`direct` knows, by worker id."""
-        found = ((member, member.address) for member in self._members.values() if member.there)
-        return {member.worker_id: address for member, address in found if address is not None}
-
     def serves(self, worker_id: str) -> bool:
         """Return whether control sends new calls to the worker. From any thread."""
         member = self._members.get(worker_id)

@@ -31,7 +31,6 @@ from fairserve.platform.console.router import router as console
 from fairserve.platform.console.security_headers import ConsoleHeaders
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, FieldError
-from fairserve.platform.envoy.behind_envoy import BehindEnvoy, EnvoysClient, Takeovers
 from fairserve.platform.fleet import endpoints as cluster
 from fairserve.platform.fleet import fleet_endpoints as fleet
 from fairserve.platform.monitoring import endpoints as live
@@ -92,13 +91,8 @@ MANAGEMENT = (
 """Modules with endpoints for operators and tenants."""
 
 
-def create_app(
-    settings: Settings, lifespan: Lifespan, behind: BehindEnvoy | None = None
-) -> FastAPI:
-    """Return the application. ``lifespan`` puts the running state on ``app.state``.
-
-    ``behind`` is set if Envoy carries calls and passes on all other requests.
-    """
+def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
+    """Return the application. ``lifespan`` puts the running state on ``app.state``."""
     app = FastAPI(
         title="FairServe",
         version=product_version(),
@@ -124,11 +118,8 @@ def create_app(
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(ClientDisconnect, _answer_disconnected)
     app.add_exception_handler(Exception, _answer_bug)
-    memory = body_memory(settings) if behind is None else behind.bodies
     app.add_middleware(Management, answer=_answer)
-    app.add_middleware(Intake, settings=settings, answer=_answer, memory=memory)
-    if behind is not None:
-        app.add_middleware(Takeovers, calls=behind.calls, answer=_answer)
+    app.add_middleware(Intake, settings=settings, answer=_answer, memory=body_memory(settings))
     app.add_middleware(LimitHeaders)
     app.add_middleware(Cors)
     app.add_middleware(ConsoleHeaders)
@@ -136,8 +127,6 @@ def create_app(
     app.add_middleware(
         AccessLog, trusted_proxies=settings.console.proxy_networks, on_request=requests.count
     )
-    if behind is not None:
-        app.add_middleware(EnvoysClient, scheme=behind.scheme)
     return app
 
 

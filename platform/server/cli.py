@@ -78,10 +78,6 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             "Write usage reports, and check the rollups behind them.",
             "platform.server.commands.usage",
         ),
-        "envoy": Command(
-            "Print the configuration of Envoy as the data plane.",
-            "platform.server.commands.envoy",
-        ),
         "trace": Command("Export recorded traffic as a trace.", "platform.server.commands.trace"),
         "tenant": Command(
             "Manage tenants of a running server.", "platform.server.admin_cli.tenants"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import secrets
 import shutil
@@ -37,9 +36,7 @@ from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets, retry
 from fairserve.platform.server import recovery, wiring
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.fleet_section import fleet_parser
-from fairserve.platform.server.http.access_log import log_answered
 from fairserve.platform.server.http_state import RunningState, put_on
-from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE, RunParts
 from fairserve.platform.serving.messages.endpoint import TokenCounts
@@ -50,9 +47,6 @@ from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
-    from fairserve.platform.envoy.answered import AnsweredRequest
-    from fairserve.platform.envoy.decisions import AdapterParts
-    from fairserve.platform.envoy.plane import EnvoyPlane
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +93,6 @@ class Platform:
         ValueError if calls are to be traced and cannot be.
         """
         self.tracing = wiring.tracing(settings)
-        self.plane = wiring.envoy_plane(settings)
-        """Envoy as the data plane; None: the server itself carries the tokens."""
         self.settings = settings
         self.lease = lease
         self.storage = wiring.storage(settings, engine, lease)
@@ -116,9 +108,6 @@ class Platform:
         self.addition = addition
         self._sockets: Path | None = None
         self._on_ready, self._clock = on_ready, clock
-        self._model_served, self._edge_open = False, self.plane is None
-        self.on_answered: Callable[[AnsweredRequest], None] = lambda answered: None
-        """Logs a request that Envoy has answered."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -128,8 +117,7 @@ class Platform:
         self.jobs = self._jobs()
         self.graph_turns = Turns(GRAPHS_AT_ONCE)
         stored = recovery.load_stored_state(self.sessions, settings)
-        ends = {} if self.plane is None else self.plane.left_ends()
-        recovery.close_open_calls(self.journal, ends, stored.prices)
+        recovery.close_open_calls(self.journal)
         self.traffic = wiring.recorder(settings, self._clock)
         if self.traffic is not None:
             self.traffic.start()
@@ -168,7 +156,6 @@ class Platform:
             self.pool,
             self.lease,
             self.tracing,
-            self.plane,
         )
         serving = wiring.serving(settings, self.storage, self.control, self.workers, self.tracing)
         self.decisions = serving.decisions
@@ -178,8 +165,6 @@ class Platform:
         self.files, self.batches = serving.files, serving.batches
         await asyncio.to_thread(self.files.abandon_earlier)
         await self._start_fleet(stored.fleet, stored.system)
-        if self.plane is not None:
-            await self.plane.start_decisions(self._adapter_parts(self.plane), self.pool)
         await self.programs.start()
         self.batches.start()
         self.jobs.start()
@@ -189,18 +174,6 @@ class Platform:
         if self.addition is not None:
             await self.addition.start(self)
         self.started.set()
-
-    async def open_edge(self) -> None:
-        """Start Envoy, if it is the data plane; the HTTP side listens already. Raises EnvoyError."""
-        if self.plane is not None:
-            await self.plane.start_envoy()
-            self._edge_open = True
-            self._announce()
-
-    async def close_edge(self, drain_s: float) -> None:
-        """End Envoy, if it is the data plane, once answers have reached their clients."""
-        if self.plane is not None:
-            await self.plane.stop_envoy(drain_s)
 
     async def drain(self) -> None:
         """Accept no new calls, and wait for those in progress."""
@@ -218,8 +191,6 @@ class Platform:
             await self.addition.stop()
         await self.programs.close()
         await self.batches.close()
-        if self.plane is not None:
-            await self.plane.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -356,29 +327,10 @@ class Platform:
             self._tasks.append(asyncio.create_task(self.fleet_watch.run(), name="fleet file"))
 
     def _notify_ready(self) -> None:
-        self._model_served = True
-        self._announce()
-
-    def _announce(self) -> None:
         """Announce once that the first call can be served."""
-        if self._model_served and self._edge_open and self._on_ready is not None:
+        if self._on_ready is not None:
             announce, self._on_ready = self._on_ready, None
             announce(self)
-
-    def _adapter_parts(self, plane: EnvoyPlane) -> AdapterParts:
-        from fairserve.platform.envoy.decisions import AdapterParts
-
-        return AdapterParts(
-            decisions=self.decisions,
-            completions=self.completions,
-            pool=self.pool,
-            calls=plane.behind.calls,
-            bodies=plane.behind.bodies,
-            draining=self.draining,
-            max_body_bytes=self.settings.server.max_body_bytes,
-            trusted_proxies=self.settings.console.proxy_networks,
-            on_answered=lambda answered: self.on_answered(answered),
-        )
 
 
 def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
@@ -394,15 +346,4 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         finally:
             await running.stop()
 
-    plane = None if platform is None else platform.plane
-    app = create_app(settings, lifespan, None if plane is None else plane.behind)
-    if platform is not None:
-        platform.on_answered = functools.partial(_log_answered, app)
-    return app
-
-
-def _log_answered(app: FastAPI, answered: AnsweredRequest) -> None:
-    """Count and log a request that Envoy has answered, as the application does its own."""
-    requests: RequestMetrics = app.state.request_metrics
-    requests.count(answered.method, answered.path, answered.status)
-    log_answered(answered)
+    return create_app(settings, lifespan)

@@ -7,11 +7,11 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from fairserve.platform.envoy.picker.clients import GatewayClients
-from fairserve.platform.envoy.picker.endpoints import Endpoints
-from fairserve.platform.envoy.picker.exchange import PickerParts
-from fairserve.platform.envoy.picker.inference_pool import InferencePool
-from fairserve.platform.envoy.picker.server import BackgroundTasks, PickerServer
+from fairserve.platform.picker.clients import GatewayClients
+from fairserve.platform.picker.endpoints import Endpoints
+from fairserve.platform.picker.exchange import PickerParts
+from fairserve.platform.picker.inference_pool import InferencePool
+from fairserve.platform.picker.server import BackgroundTasks, PickerServer
 from fairserve.platform.server.http.access_log import log_answered
 from fairserve.platform.server.http.intake import body_memory
 from fairserve.platform.server.settings import Settings

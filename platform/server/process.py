@@ -36,7 +36,6 @@ from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.control.lease import Lease, LeaseTakenError
 from fairserve.platform.db.engine import connect
 from fairserve.platform.db.secret_key import SecretKeyError
-from fairserve.platform.envoy.binary import EnvoyError
 from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
 from fairserve.platform.server.backup.archive import ArchiveError
@@ -45,11 +44,7 @@ from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
-from fairserve.platform.server.http.protocol import (
-    MAX_HEAD_BYTES,
-    LimitedProtocol,
-    RequestLimits,
-)
+from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
 from fairserve.platform.server.lifecycle import Addition, Platform, build_app
 from fairserve.platform.server.locks import LockTakenError, held_lock
 from fairserve.platform.server.logs import logging_to
@@ -67,8 +62,6 @@ NEW_OBJECTS_PER_COLLECTION = 10_000
 """New objects between two collections of garbage. With Python's 700 they take 3 % of the event loop."""
 SWITCH_S = 0.0005
 """Interval at which Python may switch threads, in seconds."""
-ENVOYS_HEAD_BYTES = 4 * 1024
-"""Most bytes that Envoy adds to the head of a request: the peer, the attempt, the id of a call."""
 
 
 class StartError(Exception):
@@ -142,7 +135,10 @@ class ServerProcess:
                 check_restored(settings.db.data_dir)
             except ArchiveError as error:
                 raise StartError(str(error)) from error
-            listener = self._public_listener(stack)
+            listener = stack.enter_context(
+                _bind(settings.server.host, settings.server.port, "--port")
+            )
+            self._port = listener.getsockname()[1]
             if settings.server.metrics_port:
                 self._metrics_listener = stack.enter_context(
                     _bind(
@@ -174,24 +170,12 @@ class ServerProcess:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._serve(platform, lease, listener))
 
-    def _public_listener(self, stack: contextlib.ExitStack) -> socket.socket | None:
-        """Bind the public address; None: it is free, and Envoy binds it. Raises StartError."""
-        listener = stack.enter_context(
-            _bind(self._settings.server.host, self._settings.server.port, "--port")
-        )
-        if self._settings.server.data_plane == "envoy":
-            listener.close()
-            return None
-        self._port = listener.getsockname()[1]
-        return listener
-
-    async def _serve(self, platform: Platform, lease: Lease, listener: socket.socket | None) -> int:
-        """Serve on the listener; without one on the socket behind Envoy."""
+    async def _serve(self, platform: Platform, lease: Lease, listener: socket.socket) -> int:
+        """Serve on the listener."""
         settings = self._settings
         app = build_app(settings, platform)
         config = uvicorn.Config(
             app,
-            uds=None if platform.plane is None else platform.plane.api_socket,
             http=_limited_protocol(settings),  # type: ignore[arg-type] # it is only called
             ws="none",
             log_config=None,
@@ -211,11 +195,10 @@ class ServerProcess:
             return await self._run(server, platform, lease, listener)
 
     async def _run(
-        self, server: _Server, platform: Platform, lease: Lease, listener: socket.socket | None
+        self, server: _Server, platform: Platform, lease: Lease, listener: socket.socket
     ) -> int:
-        sockets = None if listener is None else [listener]
-        serving = asyncio.create_task(server.serve(sockets=sockets))
-        failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform, lease, server))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform, lease))
         try:
             await asyncio.wait({serving, failed}, return_when=asyncio.FIRST_COMPLETED)
             problem = failed.result() if failed.done() and not serving.done() else ""
@@ -280,10 +263,7 @@ class ServerProcess:
         settings = self._settings
         host = "127.0.0.1" if settings.server.host in ("0.0.0.0", "") else settings.server.host  # noqa: S104
         host = f"[{host}]" if ":" in host else host
-        if platform.plane is not None and platform.plane.port is not None:
-            self._port = platform.plane.port
-        scheme = "http" if platform.plane is None else platform.plane.behind.scheme
-        url = f"{scheme}://{host}:{self._port}"
+        url = f"http://{host}:{self._port}"
         name = ", ".join(model.names[0] for model in platform.models.served())
         if name == BUILTIN_MODEL_NAME:
             name += "  (built-in, random weights: the text is noise, the serving is real)"
@@ -314,14 +294,6 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._platform = platform
         self._reload = reload
-        self.listening = asyncio.Event()
-        """Set once connections are accepted."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application and listen."""
-        await super().startup(sockets)
-        if self.started:
-            self.listening.set()
 
     def abort(self, scope: Scope) -> None:
         """Drop the connection of a request in progress, with all data that its client has not read."""
@@ -337,7 +309,6 @@ class _Server(uvicorn.Server):
         if in_progress:
             # A call has ended in control before its last bytes have reached its client.
             await asyncio.wait(in_progress, timeout=self.config.timeout_graceful_shutdown)
-        await self._platform.close_edge(float(self.config.timeout_graceful_shutdown or 0))
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
@@ -367,11 +338,8 @@ class _Server(uvicorn.Server):
         _print("\nFairServe stops when the calls in progress have ended", sys.stdout)
 
 
-async def _first_failure(platform: Platform, lease: Lease, server: _Server) -> str:
-    """Wait for the failure that ends this process.
-
-    No worker became ready, the lease is lost, or Envoy cannot start.
-    """
+async def _first_failure(platform: Platform, lease: Lease) -> str:
+    """Wait for the failure that ends this process: no worker became ready, or the lease is lost."""
     loop = asyncio.get_running_loop()
     ending: asyncio.Future[str] = loop.create_future()
 
@@ -381,11 +349,6 @@ async def _first_failure(platform: Platform, lease: Lease, server: _Server) -> s
 
     lease.call_when_lost(lambda: loop.call_soon_threadsafe(end, TAKEN_OVER))
     await platform.started.wait()
-    await server.listening.wait()
-    try:
-        await platform.open_edge()
-    except EnvoyError as error:
-        return str(error)
     workers = asyncio.create_task(_workers_failure(platform))
     workers.add_done_callback(lambda task: None if task.cancelled() else end(task.result()))
     try:
@@ -455,10 +418,6 @@ def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
             per_address,
             settings.server.max_connections,
         )
-    max_head_bytes = MAX_HEAD_BYTES
-    if settings.server.data_plane == "envoy":
-        per_address = total  # all connections are Envoy's
-        max_head_bytes += ENVOYS_HEAD_BYTES
     return functools.partial(
         LimitedProtocol,
         connections=Connections(total, per_address, settings.console.proxy_networks),
@@ -466,7 +425,6 @@ def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
             head_timeout_s=settings.server.request_head_timeout_s,
             body_timeout_s=settings.server.request_body_timeout_s,
             max_body_bytes=settings.server.max_body_bytes,
-            max_head_bytes=max_head_bytes,
         ),
     )
 

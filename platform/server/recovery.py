@@ -1,7 +1,6 @@
 """Recovery at the start: what the last process left in the journal and in the database.
 
-Calls that were open in the journal are closed: those that Envoy has recorded as complete, all others as
-failed, with their last progress. Control gets apps,
+Calls that were open in the journal are closed as failed, with their last progress. Control gets apps,
 quotas, prices and spent budgets from the database, and then the open interactions. Those are restored
 only after the ledger has written the journal's rest, because their graphs consist of its rows.
 """
@@ -12,22 +11,17 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.control.journal.recovery import OpenCall
 from fairserve.platform.control.ledger import Ledger
-from fairserve.platform.control.messages import CallRecord
-from fairserve.platform.control.record import KnownEnd, ended_record, plain_of, stopped_record
+from fairserve.platform.control.record import plain_of, stopped_record
 from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.envoy.open_calls import CallReport
 from fairserve.platform.fleet.fleet import StoredFleet
 from fairserve.platform.fleet.repository import load_stored
 from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.serving.completions.usage import UsageMeter
 from fairserve.platform.serving.interactions.restoring import restore_interactions
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.prices.book import PriceBook
@@ -56,50 +50,15 @@ class StoredState:
     prices: PriceBook
 
 
-def close_open_calls(
-    journal: Journal,
-    ends: Mapping[str, CallReport] = MappingProxyType({}),
-    prices: PriceBook | None = None,
-) -> None:
-    """Open the journal, and close the calls that the last process left.
-
-    They are failed, with their last progress, but for those that ``ends`` has as complete: Envoy has
-    recorded them, and this server had not read it. ``prices`` are those of complete calls.
-    """
+def close_open_calls(journal: Journal) -> None:
+    """Open the journal, and close the calls that the last process left as failed."""
     now = utc_now().timestamp()
     left = journal.open()
-    failed = 0
     for call in left:
-        report = ends.get(call.key)
-        if report is not None and report.complete:
-            record = _complete_record(call, report, prices or PriceBook(), now)
-        else:
-            record = stopped_record(call.accepted, call.progress, now)
-            failed += 1
+        record = stopped_record(call.accepted, call.progress, now)
         journal.append("closed", call.key, plain_of(record))
     if left:
-        logger.warning(
-            "%d calls were open when the server stopped: %d recorded as failed, %d as complete",
-            len(left),
-            failed,
-            len(left) - failed,
-        )
-
-
-def _complete_record(
-    call: OpenCall, report: CallReport, prices: PriceBook, now: float
-) -> CallRecord:
-    """Return the row of a call whose whole answer was sent."""
-    stopped = stopped_record(call.accepted, call.progress, now)
-    meter = UsageMeter(0, stopped.system_tokens)
-    meter.read_totals(report.totals)
-    ttft_s = None
-    if report.first_output_at is not None:
-        ttft_s = max(0.0, report.first_output_at - stopped.accepted_at)
-    ended_at = now if report.ended_at is None else max(report.ended_at, stopped.accepted_at)
-    price = prices.at(stopped.served_model, stopped.accepted_at)
-    end = KnownEnd("completed", meter.total(), ttft_s=ttft_s)
-    return ended_record(call.accepted, call.progress, end, ended_at, price)
+        logger.warning("%d calls were open when the server stopped: recorded as failed", len(left))
 
 
 def load_stored_state(sessions: SessionFactory, settings: Settings) -> StoredState:

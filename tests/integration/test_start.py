@@ -91,28 +91,16 @@ def test_a_data_folder_that_cannot_be_created(start_error, tmp_path):
     assert "--data-dir" in error
 
 
-def test_a_certificate_that_cannot_be_used(start_error, settings, tmp_path):
-    pytest.importorskip("grpc")
-    from fairserve.platform.envoy.picker.certificate import self_signed
+@pytest.mark.parametrize("variable", ["FAIRSERVE_DATA_PLANE", "FAIRSERVE_ENVOY_TLS_CERT"])
+def test_variables_of_the_removed_data_plane(start_error, settings, monkeypatch, variable):
+    """A server that had TLS must not serve plain HTTP at the same address."""
+    monkeypatch.setenv(variable, "envoy")
+    assert f"{variable}: the data plane Envoy was removed" in start_error(*serve(settings))
 
-    cert, key, other, missing = (tmp_path / name for name in ("cert", "key", "other", "missing"))
-    for path, data in zip((key, cert), self_signed("a"), strict=True):
-        path.write_bytes(data)
-    other.write_bytes(self_signed("a")[0])
-    envoy = ("--data-plane", "envoy")
 
-    def error(cert, key, *more):
-        flags = ("--envoy-tls-cert", str(cert), "--envoy-tls-key", str(key), *more)
-        return start_error(*serve(settings, *flags))
-
-    assert f"envoy_tls_cert: {missing} cannot be read" in error(missing, key, *envoy)
-    assert f"envoy_tls_key: {missing} cannot be read" in error(cert, missing, *envoy)
-    for wrong in (other, cert):
-        text = error(cert, wrong, *envoy)
-        assert f"envoy_tls_cert, envoy_tls_key: {cert} and {wrong} must be a certificate" in text
-    assert "envoy_tls_cert needs --data-plane envoy" in error(cert, key)
-    alone = start_error(*serve(settings, *envoy, "--envoy-tls-cert", str(cert)))
-    assert "envoy_tls_cert and envoy_tls_key need each other" in alone
+def test_the_flag_of_the_removed_data_plane(start_error, settings):
+    error = start_error(*serve(settings, "--data-plane", "envoy"))
+    assert "No such option: --data-plane" in error
 
 
 @pytest.mark.parametrize(

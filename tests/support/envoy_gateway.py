@@ -7,23 +7,15 @@ filter asks the picker in full-duplex mode.
 import contextlib
 import http.client
 import json
-import shutil
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import httpx
+from installed_envoy import envoy_binary
 from processes import eventually, free_port
 
 _TYPES = "type.googleapis.com/envoy.extensions"
 _HTTP = f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions"
-
-
-def envoy_binary():
-    """Return the path of Envoy's binary; None if it is not installed."""
-    beside = Path(sys.executable).parent / "envoy"
-    return str(beside) if beside.exists() else shutil.which("envoy")
 
 
 class EnvoyGateway:

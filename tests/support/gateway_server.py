@@ -53,9 +53,6 @@ class GatewayServer:
     def __init__(self, data_dir, *flags):
         self.data_dir = new_data_dir(data_dir)
         self.flags = flags
-        self.plane = (
-            flags[flags.index("--data-plane") + 1] if "--data-plane" in flags else "embedded"
-        )
         self.app_key = None
         self.clients = []
         self.http = None
@@ -141,22 +138,6 @@ class GatewayServer:
         """Return the one ledger row that matches, once it exists."""
         (row,) = eventually(lambda: self.rows(**where), f"no row with {where}")
         return row
-
-    def settle(self, answer):
-        """Wait until the end of a call is recorded; at Envoy this follows its answer by milliseconds."""
-        if self.plane == "envoy":
-            self.row(call_id=answer.headers["x-request-id"])
-
-    def breaks_off(self, path, body, key=None, **more):
-        """Send a call whose worker breaks its connection after its header, to a server with Envoy.
-
-        The client's connection ends, too, or the answer is 502 if the header had not left.
-        """
-        try:
-            answer = self.post(path, body, key, **more)
-        except httpx.RemoteProtocolError:
-            return
-        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_error")
 
     def cluster(self):
         return self.admin("GET", "/admin/cluster").json()
@@ -297,12 +278,7 @@ class _ServingThread(threading.Thread):
         assert self.began.wait(DEADLINE_S)
         eventually(lambda: not self.is_alive() or (self.server and self.server.started))
         assert self.is_alive(), "it ended at once"
-        plane = self.server._platform.plane
-        if plane is None:
-            return self.server.servers[0].sockets[0].getsockname()[1]
-        eventually(lambda: not self.is_alive() or plane.port is not None)
-        assert self.is_alive(), "Envoy does not start"
-        return plane.port
+        return self.server.servers[0].sockets[0].getsockname()[1]
 
 
 class ThreadServer(GatewayServer):

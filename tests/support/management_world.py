@@ -108,8 +108,6 @@ class CurrentPlatform:
     """The platform of the present test, for the application that all tests share."""
 
     platform: Platform
-    plane = None
-    """The application is made before any platform, with the embedded data plane."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.platform, name)

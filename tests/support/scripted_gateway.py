@@ -8,8 +8,8 @@ from gateway_server import PROFILE, ThreadServer
 from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health_pb2
 
-from fairserve.platform.envoy.protocol import messages_pb2 as pb
-from fairserve.platform.envoy.protocol.services import EXTERNAL_PROCESSOR, PROCESS
+from fairserve.platform.picker.protocol import messages_pb2 as pb
+from fairserve.platform.picker.protocol.services import EXTERNAL_PROCESSOR, PROCESS
 from fairserve.platform.server.picker import Picker
 
 DEADLINE_S = 30

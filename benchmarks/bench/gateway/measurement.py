@@ -7,8 +7,7 @@ same open load without a gateway (the latency that is not the gateway's). Idle C
 measured once a round, and so is the CPU of calls that are open and get no tokens.
 
 The gateway has one core, the worker and the clients have the others. CPU time is that of all processes
-of the gateway, less what they use while idle in the same time. The delays of ends at Envoy are those by
-which the server's metrics grow in the phase at half of the maximum rate.
+of the gateway, less what they use while idle in the same time.
 """
 
 from __future__ import annotations
@@ -28,17 +27,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from fairserve.benchmarks.bench.gateway.calls import KINDS, Kind, Shape
-from fairserve.benchmarks.bench.gateway.end_delays import Buckets, between
-from fairserve.benchmarks.bench.gateway.gateways import (
-    ENVOY,
-    DataPlane,
-    Direct,
-    FairServe,
-    Gateway,
-    LiteLlm,
-)
+from fairserve.benchmarks.bench.gateway.gateways import Direct, FairServe, Gateway, LiteLlm
 from fairserve.benchmarks.bench.gateway.load import Load, Outcome
-from fairserve.benchmarks.bench.gateway.processes import Cpu, Process, interrupted_by_sigterm
+from fairserve.benchmarks.bench.gateway.processes import Process, interrupted_by_sigterm
 from fairserve.benchmarks.bench.gateway.tokenising import Tokenising
 from fairserve.benchmarks.bench.measure import percentile
 
@@ -79,8 +70,6 @@ class Plan:
     """Time in which these calls are opened."""
     rest_s: float = 2.0
     """Duration of a reading without calls, and half of that of open calls."""
-    concurrencies: Sequence[int] = ()
-    """Numbers of Envoy's threads for which its maximum rate is measured."""
 
     @property
     def shapes(self) -> list[Shape]:
@@ -99,10 +88,6 @@ class Turn:
     """Calls per second at half of the maximum."""
     cpu_us: float
     """CPU time of a call at half of the maximum."""
-    python_cpu_us: float
-    """Part of it that all processes but Envoy's use."""
-    end_delays: Buckets
-    """Delays of the ends of these calls at Envoy; none at another gateway."""
     through: Outcome
     """The calls at half of the maximum."""
     direct: Outcome
@@ -113,7 +98,7 @@ class Turn:
 class Rest:
     """Readings of one gateway in one round without calls, and with calls that get no tokens."""
 
-    idle: Cpu
+    idle_s: float
     """CPU time of a second without calls."""
     idle_bytes: float
     open_call_us_per_s: float
@@ -132,13 +117,10 @@ class Measured:
     """Open calls of the closed loads."""
     crashes: dict[str, int] = field(default_factory=dict)
     """Crashes by gateway; what was measured then is measured again."""
-    rps_by_threads: dict[int, list[float]] = field(default_factory=dict)
-    """Maximum rates of Envoy by its number of threads."""
 
 
 def measure(
     plan: Plan,
-    planes: Sequence[DataPlane],
     litellm: Path | None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Measured:
@@ -148,20 +130,14 @@ def measure(
         stack.enter_context(interrupted_by_sigterm())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairserve-bench-")))
         bench = stack.enter_context(_bench(plan, folder, other_cores))
-        gateways: list[Gateway] = []
-        for plane in planes:
-            say(f"starting {plane}")
-            gateways.append(FairServe(plane, folder, bench.worker_url, gateway_cores))
-            stack.callback(gateways[-1].stop)
+        say("starting FairServe")
+        gateways: list[Gateway] = [FairServe(folder, bench.worker_url, gateway_cores)]
+        stack.callback(gateways[-1].stop)
         if litellm is not None:
             say("starting litellm")
             gateways.append(LiteLlm(litellm, folder, bench.worker_url, gateway_cores))
             stack.callback(gateways[-1].stop)
-        measured = _rounds(bench, gateways, say)
-    if ENVOY in planes:
-        for threads in plan.concurrencies:
-            measured.rps_by_threads[threads] = _rps_with(threads, plan, say)
-    return measured
+        return _rounds(bench, gateways, say)
 
 
 def usable_cores() -> list[int]:
@@ -222,45 +198,39 @@ class Bench:
         return outcome
 
     def costs(
-        self, gateway: Gateway, shape: Shape, idle: Cpu, **load: float
-    ) -> tuple[Outcome, Cpu]:
+        self, gateway: Gateway, shape: Shape, idle_s: float, **load: float
+    ) -> tuple[Outcome, float]:
         """Send calls; return the outcome, and the CPU time beyond that of the idle gateway.
 
-        ``idle`` is that of a second.
+        ``idle_s`` is that of a second.
         """
         assert gateway.tree is not None
-        begin_s, before = time.monotonic(), gateway.tree.cpu()
+        begin_s, before_s = time.monotonic(), gateway.tree.cpu_s()
         outcome = self.load(gateway, shape, **load)
         time.sleep(_SETTLE_S)
-        after = gateway.tree.cpu()
-        return outcome, beyond_idle(before, after, idle, time.monotonic() - begin_s)
+        used_s = gateway.tree.cpu_s() - before_s
+        return outcome, beyond_idle(used_s, idle_s, time.monotonic() - begin_s)
 
     def concurrency(self, gateway: Gateway, shape: Shape) -> int:
         """Return the number of open calls that keeps a gateway busy, from a few calls one by one."""
         self.load(gateway, shape, concurrency=4, seconds=0.5, calls=12)
-        outcome, cpu = self.costs(gateway, shape, Cpu(), concurrency=4, seconds=0.5, calls=12)
+        outcome, cpu_s = self.costs(gateway, shape, 0.0, concurrency=4, seconds=0.5, calls=12)
         direct = self.load(self.direct, shape, concurrency=1, seconds=0.1)
-        return busy_concurrency(percentile(direct.total_ms, 0.5) / 1000, cpu.all_s / outcome.calls)
+        return busy_concurrency(percentile(direct.total_ms, 0.5) / 1000, cpu_s / outcome.calls)
 
-    def turn(self, gateway: Gateway, shape: Shape, concurrency: int, idle: Cpu) -> Turn:
-        """Measure one gateway with calls of one shape. ``idle`` is its CPU time without calls."""
-        busy, busy_cpu = self.costs(
-            gateway, shape, idle, concurrency=concurrency, calls=3 * concurrency
+    def turn(self, gateway: Gateway, shape: Shape, concurrency: int, idle_s: float) -> Turn:
+        """Measure one gateway with calls of one shape. ``idle_s`` is its CPU time without calls."""
+        busy, busy_s = self.costs(
+            gateway, shape, idle_s, concurrency=concurrency, calls=3 * concurrency
         )
         rate = busy.rps / 2
-        earlier = gateway.end_delays()
-        half, half_cpu = self.costs(gateway, shape, idle, rate=rate, calls=self.plan.calls)
-        end_delays = between(earlier, gateway.end_delays())
-        if end_delays and not max(end_delays.values()):
-            raise MeasurementError(f"{gateway.name}, {shape.name}: no end of a call was reported")
+        half, half_s = self.costs(gateway, shape, idle_s, rate=rate, calls=self.plan.calls)
         direct = self.load(self.direct, shape, rate=rate, calls=self.plan.calls)
         return Turn(
             max_rps=busy.rps,
-            saturated_cpu_us=busy_cpu.all_s / busy.calls * 1e6,
+            saturated_cpu_us=busy_s / busy.calls * 1e6,
             rate=rate,
-            cpu_us=half_cpu.all_s / half.calls * 1e6,
-            python_cpu_us=half_cpu.python_s / half.calls * 1e6,
-            end_delays=end_delays,
+            cpu_us=half_s / half.calls * 1e6,
             through=half,
             direct=direct,
         )
@@ -273,8 +243,7 @@ class Bench:
         """
         plan = self.plan
         # The least of some: a gateway that has just started may not be idle yet.
-        readings = [_cpu_of_a_second(gateway, plan.rest_s) for _ in range(_RESTS)]
-        idle = min(readings, key=lambda each: each.all_s)
+        idle_s = min(_cpu_of_a_second(gateway, plan.rest_s) for _ in range(_RESTS))
         assert gateway.tree is not None
         size = gateway.tree.memory_bytes()
         shape, settle_s, wall_s = Shape("stream", 2), plan.opening_s / 2, 2 * plan.rest_s
@@ -287,18 +256,17 @@ class Bench:
             hold_s=plan.opening_s + 2 * settle_s + wall_s,
         )
         time.sleep(plan.opening_s + settle_s)
-        busy = _cpu_of_a_second(gateway, wall_s)
+        busy_s = _cpu_of_a_second(gateway, wall_s)
         self.end(gateway, shape)
-        return Rest(idle, size, (busy.all_s - idle.all_s) / plan.open_calls * 1e6)
+        return Rest(idle_s, size, (busy_s - idle_s) / plan.open_calls * 1e6)
 
 
-def _cpu_of_a_second(gateway: Gateway, wall_s: float) -> Cpu:
+def _cpu_of_a_second(gateway: Gateway, wall_s: float) -> float:
     """Return the CPU time that a gateway uses in a second, measured over the next ``wall_s``."""
     assert gateway.tree is not None
-    begin_s, before = time.monotonic(), gateway.tree.cpu()
+    begin_s, before_s = time.monotonic(), gateway.tree.cpu_s()
     time.sleep(wall_s)
-    after, took_s = gateway.tree.cpu(), time.monotonic() - begin_s
-    return Cpu(*((new - old) / took_s for new, old in zip(after, before, strict=True)))
+    return (gateway.tree.cpu_s() - before_s) / (time.monotonic() - begin_s)
 
 
 def busy_concurrency(call_s: float, cpu_s: float) -> int:
@@ -312,14 +280,9 @@ def busy_concurrency(call_s: float, cpu_s: float) -> int:
     return min(MAX_CONCURRENCY, math.ceil(needed) + _SPARE)
 
 
-def beyond_idle(before: Cpu, after: Cpu, idle: Cpu, wall_s: float) -> Cpu:
-    """Return the CPU time between two readings beyond that of ``wall_s`` while idle; at least 0."""
-    return Cpu(
-        *(
-            max(0.0, new - old - share * wall_s)
-            for new, old, share in zip(after, before, idle, strict=True)
-        )
-    )
+def beyond_idle(used_s: float, idle_s: float, wall_s: float) -> float:
+    """Return the part of a CPU time that ``wall_s`` while idle does not explain; at least 0."""
+    return max(0.0, used_s - idle_s * wall_s)
 
 
 @contextmanager
@@ -362,7 +325,7 @@ def _rounds(bench: Bench, gateways: Sequence[Gateway], say: Callable[[str], None
                     gateway,
                     shape,
                     measured.concurrency[gateway.name][shape],
-                    measured.rests[gateway.name][-1].idle,
+                    measured.rests[gateway.name][-1].idle_s,
                 )
                 measured.turns[gateway.name][shape].append(_repeated(turn, gateway, measured))
     return measured
@@ -387,21 +350,3 @@ def rotated(gateways: Sequence[Gateway], number: int) -> list[Gateway]:
     """Return the gateways in the order of a round."""
     first = number % len(gateways)
     return [*gateways[first:], *gateways[:first]]
-
-
-def _rps_with(threads: int, plan: Plan, say: Callable[[str], None]) -> list[float]:
-    """Return Envoy's maximum rates with a number of threads, each on a core of its own if possible."""
-    say(f"measuring envoy with {threads} threads")
-    gateway_cores, other_cores = split_cores(usable_cores(), threads)
-    shape = Shape("stream", 64)
-    with ExitStack() as stack:
-        stack.enter_context(interrupted_by_sigterm())
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairserve-bench-")))
-        bench = stack.enter_context(_bench(plan, folder, other_cores))
-        gateway = FairServe(ENVOY, folder, bench.worker_url, gateway_cores, threads=threads)
-        stack.callback(gateway.stop)
-        calls = min(MAX_CONCURRENCY, threads * bench.concurrency(gateway, shape))
-        return [
-            bench.load(gateway, shape, concurrency=calls, calls=3 * calls).rps
-            for _ in range(plan.rounds)
-        ]

@@ -12,13 +12,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
 STOP_S = 60.0
-ENVOY_PROCESS = "envoy"
-"""Name of Envoy's process."""
 _CPU_CLOCK = 2
 _GONE = (psutil.NoSuchProcess, psutil.ZombieProcess)
 
@@ -96,14 +93,6 @@ class Process:
             self.process.stdout.close()
 
 
-class Cpu(NamedTuple):
-    """CPU time of a gateway's processes in seconds, or in seconds per second."""
-
-    all_s: float = 0.0
-    python_s: float = 0.0
-    """Part of all processes but Envoy's."""
-
-
 class Tree:
     """A process and its descendants."""
 
@@ -117,21 +106,19 @@ class Tree:
             yield self._root
             yield from self._root.children(recursive=True)
 
-    def cpu(self) -> Cpu:
+    def cpu_s(self) -> float:
         """Return the CPU time of all of them since they began, ended descendants included.
 
         A process counts its descendants that have ended once it has waited for them, in multiples of
-        10 ms. So the time of an Envoy that has ended is Python's.
+        10 ms.
         """
-        all_s = python_s = 0.0
+        all_s = 0.0
         for process in self.members():
             with contextlib.suppress(*_GONE):
                 times = process.cpu_times()
-                used_s = _own_cpu_s(process.pid, times.user + times.system)
-                used_s += times.children_user + times.children_system
-                python_s += 0.0 if process.name() == ENVOY_PROCESS else used_s
-                all_s += used_s
-        return Cpu(all_s, python_s)
+                all_s += _own_cpu_s(process.pid, times.user + times.system)
+                all_s += times.children_user + times.children_system
+        return all_s
 
     def memory_bytes(self) -> int:
         """Return the memory of all of them; pages that several share count once."""

@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairserve.platform.base.client_address import Network, client_address, is_trusted
 from fairserve.platform.base.request_facts import RequestFacts, begin_request
 from fairserve.platform.db.base import new_id
-from fairserve.platform.envoy.answered import AnsweredRequest
 from fairserve.platform.fleet.endpoints import HEALTH_PATHS
+from fairserve.platform.picker.answered import AnsweredRequest
 from fairserve.platform.serving.messages.errors import wants_messages_format
 from fairserve.platform.tenancy.auth import Principal
 
@@ -113,7 +113,7 @@ def log_request(
 
 
 def log_answered(answered: AnsweredRequest) -> None:
-    """Log a request that Envoy or a gateway has answered, as those of this process."""
+    """Log a request that a gateway has answered, as those of this process."""
     log_request(
         answered.method,
         answered.path,

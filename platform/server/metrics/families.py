@@ -5,12 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.control.journal.journal import Journal
@@ -18,7 +13,6 @@ from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.messages import ClusterView
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.fleet.member import Member
-from fairserve.platform.monitoring.call_metrics import Histogram
 from fairserve.platform.monitoring.client_shares import Share, Shares
 from fairserve.platform.monitoring.span_counts import SpanCounts
 
@@ -259,17 +253,6 @@ def spans(counts: SpanCounts | None) -> Iterator[Metric]:
     )
     for outcome, value in (counts or SpanCounts())._asdict().items():
         family.add_metric([outcome], value)
-    yield family
-
-
-def end_delays(delays: Histogram | None) -> Iterator[Metric]:
-    """Yield the delays of ends at Envoy; None: another data plane, which has no series of it."""
-    family = HistogramMetricFamily(
-        "fairserve_envoy_end_delay_seconds",
-        "Time from Envoy's last byte to the client until the server handles the call's end.",
-    )
-    if delays is not None:
-        family.add_metric((), delays.buckets(), delays.total)
     yield family
 
 

@@ -26,7 +26,6 @@ from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.fleet.pool import WorkerPool
-from fairserve.platform.monitoring.call_metrics import Histogram
 from fairserve.platform.monitoring.monitoring import Monitoring
 from fairserve.platform.monitoring.span_counts import SpanCounts
 from fairserve.platform.server.metrics import families
@@ -54,8 +53,6 @@ class Sources:
     """Most clients with labels of their own, until another number is set."""
     spans: Callable[[], SpanCounts] | None = None
     """Spans of traced calls; None: calls are not traced."""
-    end_delays: Histogram | None = None
-    """Delays of the ends of calls that Envoy carries; None: the server carries all of them."""
 
 
 class Metrics:
@@ -97,7 +94,6 @@ class Metrics:
             ),
             *families.jobs(states),
             *families.spans(None if sources.spans is None else sources.spans()),
-            *families.end_delays(sources.end_delays),
         ]
         return await asyncio.to_thread(self._write, read)
 

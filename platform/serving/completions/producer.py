@@ -14,7 +14,6 @@ import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -43,18 +42,7 @@ def error_answer(
     error: FairServeError, writer: AnswerWriter, headers: Mapping[str, str]
 ) -> ErrorAnswer:
     """Return the answer to a failed call; ``headers`` are those of the call."""
-    return _error_answer(error, writer.error_body(error), headers)
-
-
-def plain_error_answer(error: FairServeError, headers: Mapping[str, str]) -> ErrorAnswer:
-    """Return the answer to a request of which no call was made, in OpenAI's format."""
-    return _error_answer(error, error.body(), headers)
-
-
-def _error_answer(
-    error: FairServeError, fields: Mapping[str, Any], headers: Mapping[str, str]
-) -> ErrorAnswer:
-    body = orjson.dumps(fields)
+    body = orjson.dumps(writer.error_body(error))
     own = {name.lower(): value for name, value in error.headers.items()}
     known = {"content-type": JSON, **headers, **own, "content-length": str(len(body))}
     return ErrorAnswer(error.status, known, body)

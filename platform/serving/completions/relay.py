@@ -6,8 +6,7 @@ Reports the outcome of each placement exactly once, in every case: the answer is
 fails, the client leaves (this generator is closed or its task cancelled), or control stops the call.
 Nothing is passed on before the first output, so that a client never sees the beginnings of two
 answers. The relay decides nothing: after a failed attempt it asks the placement, which has the next
-worker or the end (:mod:`fairserve.platform.serving.decision.placement`). It may also take over a call
-that another data plane has placed, and whose first attempt may have failed there.
+worker or the end (:mod:`fairserve.platform.serving.decision.placement`).
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from fairserve.engine.wire.base import (
     WorkerUnavailableError,
 )
 from fairserve.engine.wire.chunk_output import has_content
-from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.requests import CompletionCall
@@ -55,24 +53,6 @@ def _failed(error: Exception) -> _End:
     return _End("failed", f"internal error: {type(error).__name__}")
 
 
-NOTHING_USED = Used()
-
-
-@dataclass(frozen=True, slots=True)
-class BegunCall:
-    """A call that another data plane has placed, and that the relay takes over."""
-
-    placement: Placement
-    submitted_s: float
-    """Time of its submission, by the relay's clock."""
-    hang_up_with: Callable[[Callable[[], None]], None]
-    """Receives what closes the connection to the worker, for when control stops the call."""
-    failure: AttemptFailure | None = None
-    """Failure of the attempt before; None: no worker has had the call."""
-    used: Used = NOTHING_USED
-    """Use of the worker by that attempt."""
-
-
 OnContent = Callable[[str, Mapping[str, Any], Sequence[Mapping[str, Any]]], None]
 """Receives the record id, the request and the choices of the answer before a traced call ends."""
 
@@ -88,12 +68,8 @@ class Relay:
         clock: Callable[[], float] = time.monotonic,
         *,
         on_content: OnContent | None = None,
-        begun: BegunCall | None = None,
     ) -> None:
-        """``on_content`` receives prompts and answers of the calls whose spans are sampled.
-
-        ``begun`` is set for a call that is placed already.
-        """
+        """``on_content`` receives prompts and answers of the calls whose spans are sampled."""
         self.call = call
         self.meter = self._new_meter()
         self.merger: Merger | None = None
@@ -107,8 +83,7 @@ class Relay:
         self._workers = workers
         self._on_content = on_content
         self._clock = clock
-        self._begun = begun
-        self._submitted_s = clock() if begun is None else begun.submitted_s
+        self._submitted_s = clock()
         self.queue_s: float | None = None
         """Seconds from submission until the worker began, known with its first chunk; for an answer that
         is one object, as soon as its start is reported or assumed."""
@@ -126,9 +101,19 @@ class Relay:
 
     def facts(self) -> dict[str, object]:
         """Return the fields of the access line: model, worker, tokens, and times as far as known."""
-        return call_facts(
-            self.call, self._placement, self.meter.total(), self.queue_s, self._ttft_s
-        )
+        fields: dict[str, object] = {"model": self.call.checked.call.pool}
+        if self._placement is not None:
+            used = self.meter.total()
+            fields |= {
+                "worker": self._placement.grant.worker_id,
+                "prompt_tokens": used.prompt_tokens,
+                "cached_tokens": used.cached_tokens,
+                "output_tokens": used.output_tokens,
+            }
+        for name, seconds in (("queue_s", self.queue_s), ("ttft_s", self._ttft_s)):
+            if seconds is not None:
+                fields[name] = round(seconds, 4)
+        return fields
 
     async def chunks(self) -> AsyncGenerator[WorkerChunk]:
         """Yield the worker's chunks, the first with output; one of a call that is not streamed.
@@ -153,14 +138,6 @@ class Relay:
 
     async def _placed(self) -> Placement:
         """Return the placement of the call. Raises the FairServeError of a rejection."""
-        if (begun := self._begun) is not None:
-            begun.hang_up_with(self._hang_up)
-            self._placement = begun.placement
-            if begun.failure is not None:
-                rejection = await begun.placement.failed(begun.failure, begun.used)
-                if rejection is not None:
-                    raise rejection.error
-            return begun.placement
         answer = await self._decisions.place(self.call.checked, self._hang_up)
         if isinstance(answer, Rejection):
             raise answer.error
@@ -331,28 +308,6 @@ class Relay:
             started=started,
             cached_tokens_reported=self.meter.cached_tokens_reported,
         )
-
-
-def call_facts(
-    call: CompletionCall,
-    placement: Placement | None,
-    used: TokenUsage,
-    queue_s: float | None,
-    ttft_s: float | None,
-) -> dict[str, object]:
-    """Return the fields of a call's access line, as far as they are known."""
-    fields: dict[str, object] = {"model": call.checked.call.pool}
-    if placement is not None:
-        fields |= {
-            "worker": placement.grant.worker_id,
-            "prompt_tokens": used.prompt_tokens,
-            "cached_tokens": used.cached_tokens,
-            "output_tokens": used.output_tokens,
-        }
-    for name, seconds in (("queue_s", queue_s), ("ttft_s", ttft_s)):
-        if seconds is not None:
-            fields[name] = round(seconds, 4)
-    return fields
 
 
 class _AttemptFailedError(Exception):

@@ -2,14 +2,12 @@
 
 The endpoint reads the body (``endpoint``), the decision service checks the call, and the relay carries
 the answer from the worker (``relay``), written as the client wants it (``producer``), directly or
-through the answers that are kept for an ``Idempotency-Key`` (``idempotency``). A data plane that carries
-the answer itself uses :meth:`Completions.prepare` alone.
+through the answers that are kept for an ``Idempotency-Key`` (``idempotency``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
@@ -23,28 +21,19 @@ from fairserve.platform.serving.completions.answer import (
     ConnectionSink,
     ProducedResponse,
 )
-from fairserve.platform.serving.completions.endpoint import AnswerWriter, Endpoint
+from fairserve.platform.serving.completions.endpoint import Endpoint
 from fairserve.platform.serving.completions.idempotency import (
     IdempotentAnswers,
     checked_key,
     follow,
 )
 from fairserve.platform.serving.completions.producer import Producer
-from fairserve.platform.serving.completions.relay import BegunCall, OnContent, Relay
-from fairserve.platform.serving.completions.requests import CompletionCall
+from fairserve.platform.serving.completions.relay import OnContent, Relay
 from fairserve.platform.serving.decision.check import fingerprint_of
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.tenancy.auth import Principal
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedCall:
-    """A checked call, and the writer of its answer."""
-
-    call: CompletionCall
-    writer: AnswerWriter
 
 
 class Completions:
@@ -130,16 +119,6 @@ class Completions:
         principal: Principal,
     ) -> Producer:
         """Return what produces the answer to a request. Raises a FairServeError if it is wrong."""
-        return self.relayed(await self.prepare(endpoint, raw, headers, principal))
-
-    async def prepare(
-        self,
-        endpoint: Endpoint,
-        raw: bytes,
-        headers: Mapping[str, str],
-        principal: Principal,
-    ) -> PreparedCall:
-        """Return the checked call of a request. Raises a FairServeError if the request is wrong."""
         read = await endpoint.read(raw, principal, self._decisions.check_size)
         request = read.request.call_request(
             principal, endpoint=endpoint.path, headers=headers, raw=raw
@@ -148,23 +127,12 @@ class Completions:
         if isinstance(checked, Rejection):
             raise checked.error
         call = read.request.call(checked)
-        return PreparedCall(call, read.writer(call))
-
-    def relayed(self, prepared: PreparedCall, begun: BegunCall | None = None) -> Producer:
-        """Return what produces the answer to a call; ``begun``: another data plane has placed it."""
-        relay = Relay(
-            prepared.call, self._decisions, self._workers, on_content=self._on_content, begun=begun
-        )
-        return Producer(relay, prepared.writer, self._keepalive_s)
+        relay = Relay(call, self._decisions, self._workers, on_content=self._on_content)
+        return Producer(relay, read.writer(call), self._keepalive_s)
 
     def respond(self, producer: Producer) -> Response:
         """Return the response that a producer writes; a client that disconnects ends its call."""
         return ProducedResponse(producer.produce, self._client_limits)
-
-    @property
-    def traces_content(self) -> bool:
-        """True if the content of sampled calls is traced, which only the relay sees."""
-        return self._on_content is not None
 
     def following(self, buffer: AnswerBuffer, *, replayed: bool) -> Response:
         """Return the response that follows an answer whose producer belongs to the server."""

@@ -18,7 +18,6 @@ tokens into several chunks is counted by its chunks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fairserve.engine.wire.base import WorkerStreamError
@@ -35,21 +34,6 @@ FREE_CHUNKS = 4096
 """Chunks without output that an answer may have besides: some servers keep a connection alive so."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerTotals:
-    """Totals of an answer whose chunks another process reads, as it reported them last."""
-
-    prompt_tokens: int | None = None
-    """Tokens that the worker reported; None: it has not."""
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
-    chunks: int = 0
-    """Choices of chunks with output."""
-    output_bytes: int = 0
-    """Bytes of the text, tool calls included."""
-
-
-NO_TOTALS = AnswerTotals()
 UNKNOWN_BOUNDS = UsageBounds()
 
 
@@ -88,20 +72,6 @@ class UsageMeter:
         self._check_length()
         if usage := chunk.get("usage"):
             self._report(usage, last=not chunk.get("choices"))
-
-    def read_totals(self, totals: AnswerTotals) -> None:
-        """Take the totals of an answer whose chunks are not read here."""
-        self.started = True
-        self._chunks, self._bytes = totals.chunks, totals.output_bytes
-        details = {"cached_tokens": totals.cached_tokens}
-        self._report(
-            {
-                "prompt_tokens": totals.prompt_tokens,
-                "completion_tokens": totals.output_tokens,
-                "prompt_tokens_details": details,
-            },
-            last=True,
-        )
 
     def show(self, chunk: dict[str, Any]) -> None:
         """Replace the worker's running usage in a chunk, which was read, by the numbers so far."""

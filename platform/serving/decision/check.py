@@ -92,12 +92,6 @@ class CheckedCall:
         """Return what the call can have used at most."""
         return UsageBounds(self.prompt_bound, self.call.samples * self.call.max_output_tokens)
 
-    @property
-    def seeks_run(self) -> bool:
-        """True if its run is looked for among those of its client: the end of a call may change it."""
-        answer = () if self.conversation is None else self.conversation.last_answer
-        return self.call.single and _seeks_run(answer, self.call.clues)
-
     def begin_new_run(self) -> None:
         """Make the call the root of a new run."""
         call = self.call

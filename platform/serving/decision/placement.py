@@ -1,11 +1,11 @@
 """A call that control granted to a worker, and the handle that reports its progress and end.
 
-A data plane carries the answer and reports; the placement decides what follows. A worker that fails
-before the first output of a streamed call, or before the start of any other, costs only time: the call
-is queued again and another worker gets it, ``MAX_ATTEMPTS`` in all. A call that failed ``MAX_FAILURES``
-times while a worker had it is not retried, because it may be what makes workers fail; where a worker
-gave a reason, the client gets it as 502. Nor is one that is not streamed and failed after its start,
-because it has used the worker.
+The relay or a gateway carries the answer and reports; the placement decides what follows. A worker that
+fails before the first output of a streamed call, or before the start of any other, costs only time: the
+call is queued again and another worker gets it, ``MAX_ATTEMPTS`` in all. A call that failed
+``MAX_FAILURES`` times while a worker had it is not retried, because it may be what makes workers fail;
+where a worker gave a reason, the client gets it as 502. Nor is one that is not streamed and failed after
+its start, because it has used the worker.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class StopSignal:
         self._notify = notify
 
     def __call__(self, cancel: Cancel) -> None:
-        """Record the order and notify the data plane, which closes the connection to the worker."""
+        """Record the order and notify the carrier, which closes the connection to the worker."""
         self.cancel = cancel
         self._notify()
 
@@ -123,31 +123,25 @@ class Placement:
         """Reason for which control stopped the call; None: it has not."""
         return None if self._stop.cancel is None else self._stop.cancel.reason
 
-    def stop_rejection(self) -> Rejection:
-        """Return the answer to a call that control has stopped."""
-        return self._stop_rejection()
-
     def progress(
         self,
         usage: TokenUsage,
         *,
         started: bool,
         cached_tokens_reported: bool,
-        queue_s: float | None = None,
     ) -> bool:
         """Report the usage so far, which renews the lease.
 
-        ``queue_s`` is the time in seconds from submission to start; None: it has started just now.
         Return False if the lease has ended, which stops the call.
         """
-        report = Progress(self.grant.call_id, started, usage, cached_tokens_reported, queue_s)
+        report = Progress(self.grant.call_id, started, usage, cached_tokens_reported)
         renewed = self._control.progress(report)
         if not renewed and self._stop.cancel is None:
             self._stop.cancel = Cancel(self.grant.call_id, "failed", "its lease has ended")
         return renewed
 
     def served_by(self, worker_id: str) -> None:
-        """Record that another worker serves the call: its data plane could not use the granted one.
+        """Record that another worker serves the call: its gateway could not use the granted one.
 
         An unknown worker is ignored.
         """
@@ -160,7 +154,7 @@ class Placement:
         """Report that the worker failed. None: :attr:`grant` names the next worker.
 
         A rejection is the end of the call, which is released. Waits for the next worker's turn. With
-        ``last`` the data plane can send the call to no other worker: there is always a rejection.
+        ``last`` the gateway can send the call to no other worker: there is always a rejection.
         """
         if failure.rejected is not None:
             # Before an output the worker has computed nothing, also where its start was assumed.
@@ -185,12 +179,6 @@ class Placement:
             await self.end("failed", used, error=text)
             return Rejection(self._no_answer(failure))
         return await self._retry(text)
-
-    async def broke_off(self, failure: AttemptFailure, used: Used) -> None:
-        """Report that the worker failed after its answer had begun, which ends the call."""
-        self._log(failure)
-        error = f"{self.grant.worker_id}: {public_message(failure.message)}"
-        await self.end("failed", used, error=error)
 
     def _log(self, failure: AttemptFailure) -> None:
         worker_id = self.grant.worker_id

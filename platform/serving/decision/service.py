@@ -1,10 +1,10 @@
 """From a request to a worker and headers, or to a rejection: the decisions about a call.
 
-A data plane calls four steps, in the order in which a request arrives. ``authenticate`` needs the
-headers only: the body of a stranger is not read. ``max_body_bytes`` and ``check_size`` bound the body.
-``check`` validates, counts and identifies without a side effect. ``place`` asks control and waits for
-the grant. Protocols parse the requests, data planes carry the tokens of the placements, and neither
-decides anything.
+The relay and the picker call four steps, in the order in which a request arrives. ``authenticate`` needs
+the headers only: the body of a stranger is not read. ``max_body_bytes`` and ``check_size`` bound the
+body. ``check`` validates, counts and identifies without a side effect. ``place`` asks control and waits
+for the grant. Protocols parse the requests, relay and picker carry the tokens of the placements, and
+neither decides anything.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class DecisionService:
     ) -> Placement | Rejection:
         """Submit a call and wait for its worker. Cancelling the task withdraws the call.
 
-        ``on_stop`` is called from the event loop when control stops the call: the data plane then closes
+        ``on_stop`` is called from the event loop when control stops the call: the carrier then closes
         the connection to the worker and reports the end.
         """
         stop = StopSignal(on_stop)

@@ -8,8 +8,6 @@ from openai.types import Batch, FileObject
 from processes import eventually
 from torch_worker import MODEL
 
-pytestmark = pytest.mark.one_plane("batches are carried by the server's relay")
-
 CHAT = "/v1/chat/completions"
 ENDED = ("completed", "failed", "expired", "cancelled")
 

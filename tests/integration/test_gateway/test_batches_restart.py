@@ -5,8 +5,6 @@ from processes import eventually
 
 from .test_batches import chat, create, ended, lines, results
 
-pytestmark = pytest.mark.one_plane("batches are carried by the server's relay")
-
 
 @pytest.fixture(scope="module")
 def killed(start_process, scripted):

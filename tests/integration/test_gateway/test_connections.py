@@ -84,7 +84,7 @@ def connect(few):
 
 @pytest.fixture(scope="module")
 def hasty(start_server, scripted):
-    """Yield a server with short time limits. At Envoy they grow with the largest body."""
+    """Yield a server with short time limits."""
     return start_server(
         *("--worker-urls", scripted[0].url, "--max-body-bytes", "1024", "--file-max-bytes", "1024"),
         *("--request-head-timeout-s", SHORT_S, "--request-body-timeout-s", SHORT_S),
@@ -96,13 +96,7 @@ def test_a_connection_that_sends_nothing_is_closed(hasty):
         assert client.recv(1) == b""
 
 
-@pytest.mark.parametrize(
-    "begun",
-    [
-        pytest.param(b"G", marks=pytest.mark.embedded_only("fewer than 5 bytes of a request")),
-        *(OK[:5], OK[:-2], b"\r\n" * 9 + b"GET / HTTP/1.1\r\n"),
-    ],
-)
+@pytest.mark.parametrize("begun", [b"G", OK[:5], OK[:-2], b"\r\n" * 9 + b"GET / HTTP/1.1\r\n"])
 def test_an_unfinished_head_is_answered_408(hasty, begun):
     def rejected():
         """Return the rejection; None if the time limit passed before the test sent a byte."""
@@ -162,15 +156,14 @@ def test_a_head_of_64_kib_is_accepted(few):
         assert answer(client)[0] == 200
 
 
-def test_a_trailer_over_64_kib_is_answered_431(few, plane):
+def test_a_trailer_over_64_kib_is_answered_431(few):
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
         f"Authorization: Bearer {few.app_key}\r\n\r\n2\r\n{{}}\r\n0\r\n"
     )
     with connected(few) as client:
         client.sendall(head.encode() + b"x-end: " + b"x" * 2 * HEAD_BYTES)
-        if plane == "embedded":
-            assert answer(client)[0] == 431
+        assert answer(client)[0] == 431
         assert ended(client)
 
 
@@ -192,7 +185,6 @@ def alive(client, **headers):
     return answer(client)[0]
 
 
-@pytest.mark.embedded_only("connections of one address")
 def test_connections_of_one_address_are_bounded(few, connect):
     clients = [connect("127.0.0.2") for _ in range(4)]
     assert [alive(client) for client in clients] == [200] * 4
@@ -212,7 +204,6 @@ def served_from(client):
         return False
 
 
-@pytest.mark.embedded_only("connections of one address")
 def test_idle_connections_are_bounded_in_total(few, connect):
     clients = [connect(f"127.0.1.{number}") for number in range(1, 42)]
     rejected, _, _ = select.select(clients, [], [], DEADLINE_S)
@@ -236,7 +227,6 @@ def begin_request(few, client, forwarded):
     return int(data.split()[1])
 
 
-@pytest.mark.embedded_only("connections of one address")
 def test_requests_through_a_proxy_count_for_its_client(few, connect):
     proxy = "127.0.0.9"
     waiting = [connect(proxy) for _ in range(4)]
@@ -260,7 +250,6 @@ def test_requests_through_a_proxy_count_for_its_client(few, connect):
     eventually(taken, "the closed one still counts")
 
 
-@pytest.mark.embedded_only("connections of one address")
 def test_only_trusted_proxies_name_client_addresses(few, connect):
     clients = [connect("127.0.0.4") for _ in range(4)]
     for number, client in enumerate(clients):

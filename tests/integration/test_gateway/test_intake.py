@@ -102,7 +102,6 @@ def test_console_forms_are_not_read_without_a_session(server):
         client.close()
 
 
-@pytest.mark.embedded_only("an answer before the end of its request")
 def test_the_answer_arrives_before_the_connection_closes(server):
     """The rest of an unread body is discarded, so that the connection is not reset."""
     size = 1 << 20
@@ -112,7 +111,6 @@ def test_the_answer_arrives_before_the_connection_closes(server):
     client.close()
 
 
-@pytest.mark.embedded_only("an answer before the end of its request")
 def test_a_rejected_request_leaves_the_connection_usable(server):
     """The rest of its body is discarded before the next request."""
     data = b" " * 200_000

@@ -1,12 +1,9 @@
 """The server follows the caches of external workers; embedded ones are in ``test_processes.py``."""
 
-import pytest
 from processes import eventually
 from torch_worker import MODEL, shared_worker
 
 from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
-
-pytestmark = pytest.mark.one_plane("workers send their cache events to the server")
 
 
 def events(server):

@@ -4,8 +4,6 @@ import httpx
 import pytest
 from processes import free_port
 
-pytestmark = pytest.mark.one_plane("metrics have a port of their own")
-
 
 def test_the_port_answers_metrics_and_nothing_else_until_the_server_stops(start_server, scripted):
     port = free_port()

@@ -26,8 +26,8 @@ class LoggingServer(ChildServer):
 
 
 @pytest.fixture(scope="module")
-def collector(plane):
-    """Yield a collector, which each plane has for itself."""
+def collector():
+    """Yield a collector."""
     collector = OtlpCollector()
     yield collector
     collector.close()

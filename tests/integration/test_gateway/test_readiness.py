@@ -31,8 +31,8 @@ class Tokenizers:
 
 
 @pytest.fixture(scope="module")
-def tokenizers(plane):
-    """Return tokenizers, which each plane has for itself."""
+def tokenizers():
+    """Return tokenizers, one of which waits until it is fetched."""
     return Tokenizers()
 
 

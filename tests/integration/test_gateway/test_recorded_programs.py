@@ -6,8 +6,6 @@ from processes import eventually
 from shared_traces import RECORDED_GRAPHS, recorded_graph
 from torch_worker import MODEL
 
-pytestmark = pytest.mark.one_plane("programs are carried by the server's relay")
-
 MOST_TOKENS = 24
 """Return the shape of an answer, without lengths, which may differ from the recording."""
 

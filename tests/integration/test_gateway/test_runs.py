@@ -43,7 +43,6 @@ def call(server, run, agent, *messages, key=None, stream=False, **headers):
     headers = {"X-Agent": agent, **({"X-Interaction-Id": run} if run else {}), **headers}
     answer = server.post(PATH, body, key=key, headers=headers)
     assert answer.status_code == 200, answer.text
-    server.settle(answer)
     if not stream:
         return answer.json()["choices"][0]["message"], answer.json()["id"]
     chunks = [json.loads(data) for data in data_of(answer.text) if data != "[DONE]"]

@@ -122,21 +122,12 @@ def test_a_call_that_no_worker_starts_fails_after_its_attempts(gateway, scripted
 def test_a_worker_that_breaks_off_ends_the_stream_with_an_error(gateway, scripted, trouble):
     before = len(sent(scripted))
     runs = f"run-{trouble}-1", f"run-{trouble}-2"
-    if gateway.plane == "envoy" and trouble == "break":
-        for run, stream in zip(runs, (True, False), strict=True):
-            named = {"X-Interaction-Id": run}
-            gateway.breaks_off(PATH, body(trouble, stream=stream), headers=named)
-            row = gateway.row(interaction_id=run)
-            assert (row["outcome"], row["cost"]) == ("failed", 0)
-        assert len(sent(scripted)) - before == 2, "an answer that has begun is not tried again"
-        return
     streamed = data_of(call(gateway, trouble, run=runs[0], stream=True).text)
     text = [json.loads(event)["choices"][0]["delta"].get("content") for event in streamed[:-1]]
     assert "".join(filter(None, text)) == "one two "
     assert json.loads(streamed[-1])["error"]["code"] == "worker_failed"
     whole = call(gateway, trouble, run=runs[1])
-    status = 502 if gateway.plane == "embedded" else 200
-    assert (whole.status_code, whole.json()["error"]["code"]) == (status, "worker_failed")
+    assert (whole.status_code, whole.json()["error"]["code"]) == (502, "worker_failed")
     assert len(sent(scripted)) - before == 2, "an answer that has begun is not tried again"
     row = gateway.row(interaction_id=runs[0])
     assert (row["outcome"], row["output_tokens"], row["wasted"]) == ("failed", 2, 1)
@@ -146,7 +137,6 @@ def test_a_worker_that_breaks_off_ends_the_stream_with_an_error(gateway, scripte
     assert 0 < row["output_tokens"] <= 20, "the worker has reported none"
 
 
-@pytest.mark.embedded_only("a streaming call that waits")
 def test_keep_alive_comments_until_the_first_token(gateway, scripted):
     """The headers are sent with the first comment, so later values are missing in them."""
     with gateway.http.stream(
@@ -191,14 +181,10 @@ def test_a_call_that_waits_too_long_gets_503_and_a_row(impatient, scripted):
         streamed = call(impatient, "ok", run="run-waited-streaming", stream=True)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_timeout")
     assert answer.headers["retry-after"]
-    if impatient.plane == "embedded":
-        assert streamed.status_code == 200, "its headers had gone out with a keep-alive comment"
-        assert streamed.text.startswith(":")
-        (last,) = data_of(streamed.text)
-        assert json.loads(last)["error"]["code"] == "queue_timeout"
-    else:
-        assert streamed.status_code == 503
-        assert streamed.json()["error"]["code"] == "queue_timeout"
+    assert streamed.status_code == 200, "its headers had gone out with a keep-alive comment"
+    assert streamed.text.startswith(":")
+    (last,) = data_of(streamed.text)
+    assert json.loads(last)["error"]["code"] == "queue_timeout"
     for run in ("run-waited", "run-waited-streaming"):
         row = impatient.row(interaction_id=run)
         assert (row["outcome"], row["input_tokens"], row["worker"]) == ("expired", 0, None)
@@ -278,12 +264,7 @@ def begun(scripted, message):
     eventually(lambda: any(message in worker.holding for worker in scripted), "no worker has it")
 
 
-LEFT_AT_START = pytest.mark.embedded_only("the start of a call that its client leaves just then")
-
-
-@pytest.mark.parametrize(
-    ("word", "charged"), [pytest.param("hold", 1, marks=LEFT_AT_START), ("stall", 0)]
-)
+@pytest.mark.parametrize(("word", "charged"), [("hold", 1), ("stall", 0)])
 def test_an_attempt_is_waived_only_if_no_worker_has_begun_it(gateway, scripted, word, charged):
     asked = body(f"{word} and retry")
 

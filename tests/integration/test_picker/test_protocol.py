@@ -343,7 +343,7 @@ def test_a_draining_picker_is_live_and_not_ready(start_picker, workers):
 
 
 def test_tls_with_a_certificate_of_our_own(start_picker, workers, tmp_path):
-    from fairserve.platform.envoy.picker.certificate import self_signed
+    from fairserve.platform.picker.certificate import self_signed
 
     key, certificate = self_signed("127.0.0.1")
     files = tmp_path / "tls.crt", tmp_path / "tls.key"

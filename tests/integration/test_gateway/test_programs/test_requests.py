@@ -5,8 +5,6 @@ from processes import eventually
 
 from .asking import ended, node, read, rows, started, submit, texts
 
-pytestmark = pytest.mark.one_plane("programs are carried by the server's relay")
-
 
 def test_the_run_of_a_program_accepts_no_other_calls(server, worker):
     run = started(server, node("a", "hold mine"))

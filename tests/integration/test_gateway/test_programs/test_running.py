@@ -4,14 +4,11 @@ import json
 import random
 import threading
 
-import pytest
 from processes import eventually
 from scripted_worker import ScriptedWorker
 
 from .asking import ended, follow, node, nodes_of, read, rows, started, state_of, submit, texts
 from .interrupted import INTERRUPTED, assert_continues, interrupted
-
-pytestmark = pytest.mark.one_plane("programs are carried by the server's relay")
 
 
 def test_a_program_runs(server, worker):

@@ -1,17 +1,14 @@
-"""The command, and a tiny real run of each data plane."""
+"""The command, and a tiny real run."""
 
 import json
 
 import pytest
-from installed_envoy import need_envoy
 
-from fairserve.benchmarks.bench.gateway import gateways
 from fairserve.benchmarks.bench.gateway.command import GatewayBenchOptions, bench
 from fairserve.benchmarks.bench.gateway.gateways import litellm_config, litellm_version
 from fairserve.benchmarks.bench.gateway.processes import StartError
 from fairserve.benchmarks.bench.gateway.tokenising import Tokenising
 from fairserve.benchmarks.commands import bench as bench_command
-from fairserve.platform.base.command_line import CommandError
 
 TINY = {
     "rounds": 1,
@@ -24,9 +21,9 @@ TINY = {
 }
 
 
-def test_a_tiny_run_measures_the_embedded_data_plane(tmp_path, capsys):
+def test_a_tiny_run_measures_fairserve(tmp_path, capsys):
     path = tmp_path / "out.json"
-    options = GatewayBenchOptions(json=path, data_planes=["embedded"], seconds=0.1)
+    options = GatewayBenchOptions(json=path, seconds=0.1)
     bench(options, **TINY)
     document = json.loads(path.read_text())
     assert {"machine", "method", "figures"} <= set(document)
@@ -45,40 +42,16 @@ def test_a_tiny_run_measures_the_embedded_data_plane(tmp_path, capsys):
     assert "gateway_embedded_stream_4_cpu_us" in capsys.readouterr().out
 
 
-def test_a_tiny_run_measures_what_envoy_reports_and_how_much_of_the_cpu_is_pythons(tmp_path):
-    need_envoy()
-    path = tmp_path / "out.json"
-    options = GatewayBenchOptions(json=path, data_planes=["envoy"], seconds=0.1)
-    bench(options, **{**TINY, "kinds": ("stream",)})
-    figures = {figure["name"]: figure for figure in json.loads(path.read_text())["figures"]}
-    of_all, of_python, delay = (
-        figures[f"gateway_envoy_stream_4_{name}"]
-        for name in ("cpu_us", "python_cpu_us", "end_delay_p99_ms")
-    )
-    assert 0 < of_python["value"] < of_all["value"]
-    assert 0 < delay["value"] <= 5000
-    assert delay["target"] == 20
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data-planes", "nginx"], "'nginx' is unknown; known: embedded, envoy"),
         (["--litellm", "."], "has no bin/litellm; `make litellm` makes .venv-litellm"),
-        (["--concurrency", "0"], "allowed: 1 to 64"),
-        (["--concurrency", "2", "--data-planes", "embedded"], "it needs --data-planes envoy"),
         (["--rounds", "4"], "should be greater than or equal to 5"),
     ],
 )
 def test_wrong_usage_is_rejected(arguments, message, capsys):
     assert bench_command(["gateway", *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_envoy_column_needs_the_data_plane(monkeypatch):
-    monkeypatch.setattr(gateways, "has_envoy_plane", lambda: False)
-    with pytest.raises(CommandError, match="has no --data-plane"):
-        bench(GatewayBenchOptions(data_planes=["envoy"]))
 
 
 def test_an_environment_without_litellm_is_an_error(tmp_path):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairserve.engine.wire.base import WorkerStreamError
 from fairserve.engine.wire.reported_usage import UsageBounds
 from fairserve.interactions.call import NO_USAGE
-from fairserve.platform.serving.completions.usage import AnswerTotals, UsageMeter
+from fairserve.platform.serving.completions.usage import UsageMeter
 from fairserve.throttling.quotas.price import TokenPrice
 
 TEXT = "abcdefgh " * 40
@@ -146,20 +146,6 @@ def test_a_client_is_shown_usable_numbers_only():
 
 def test_an_answer_that_has_not_begun_has_used_nothing():
     assert meter().usage() == meter().total() == NO_USAGE
-
-
-def test_the_totals_of_another_reader_are_bounded_too():
-    def total(**values):
-        made = meter()
-        made.read_totals(AnswerTotals(chunks=30, output_bytes=360, **values))
-        return made.total()
-
-    assert total().output_tokens == 90
-    assert total(output_tokens=10**15).output_tokens == 90
-    assert total(output_tokens=0).output_tokens == 90
-    assert total(output_tokens=70).output_tokens == 70
-    assert total(output_tokens=70, prompt_tokens=2**60).prompt_tokens == 12
-    assert total(output_tokens=70, prompt_tokens=20, cached_tokens=21).cached_tokens == 0
 
 
 # --- answers that are too long ------------------------------------------------------------------------

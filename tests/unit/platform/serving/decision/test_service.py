@@ -141,7 +141,7 @@ async def test_invalid_keys_are_rejected_by_their_headers(header, status):
     assert answer.status == status
 
 
-async def test_a_data_plane_needs_only_the_service():
+async def test_a_carrier_needs_only_the_service():
     keys, control = Keys(), Control("w1")
     decisions = service(control, keys)
     principal = await decisions.authenticate({"authorization": "bearer  app "})

@@ -1,0 +1,60 @@
+"""A start closes the calls that the last process left open in the journal."""
+
+from fairserve.platform.control.journal.journal import Journal
+from fairserve.platform.server.recovery import close_open_calls
+
+
+class Kept(Journal):
+    """Keeps what is appended."""
+
+    def __init__(self, folder):
+        super().__init__(folder, segment_bytes=1 << 20, max_bytes=1 << 20)
+        self.entries = []
+
+    def append(self, kind, key, data):
+        self.entries.append((kind, key, data))
+        return super().append(kind, key, data)
+
+
+def accepted(key):
+    return {
+        "call_id": key,
+        "tenant": "t",
+        "app": "app",
+        "user": "u",
+        "model": "m",
+        "interaction_id": "run",
+        "stage": 1,
+        "agent": None,
+        "outcome": "failed",
+        "accepted_at": 1000.0,
+        "ended_at": 1000.0,
+        "served_model": "m",
+    }
+
+
+def test_calls_that_were_open_have_failed_with_their_last_progress(tmp_path):
+    before = Kept(tmp_path / "journal")
+    before.open()
+    for key in ("began", "waited", "ended"):
+        before.append("accepted", key, accepted(key))
+    progress = {"input_tokens": 8, "system_tokens": 4, "output_tokens": 1, "worker": "w0"}
+    before.append("progress", "began", progress)
+    before.append("closed", "ended", {**accepted("ended"), "outcome": "completed"})
+    before.close()
+
+    again = Kept(tmp_path / "journal")
+    close_open_calls(again)
+    again.close()
+    closed = {key: data for kind, key, data in again.entries if kind == "closed"}
+    assert set(closed) == {"began", "waited"}
+    began, waited = closed["began"], closed["waited"]
+    assert began["outcome"] == waited["outcome"] == "failed"
+    assert began["error"] == waited["error"] == "server stopped"
+    assert (began["worker"], began["output_tokens"], began["wasted"]) == ("w0", 1, True)
+    assert (waited["output_tokens"], waited["wasted"]) == (0, False)
+
+    third = Kept(tmp_path / "journal")
+    close_open_calls(third)
+    third.close()
+    assert not third.entries, "a call is closed once"
