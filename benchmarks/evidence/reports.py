@@ -164,7 +164,7 @@ _EVIDENCE = (
         "profiles",
         "profiles.report",
         3,
-        "9 min",
+        "8 min",
         pictures="profiles.png",
         short_cases=("profiles",),
     ),
