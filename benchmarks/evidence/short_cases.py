@@ -16,10 +16,8 @@ from fairserve.benchmarks.reproduce.default import ablation, headline, memory, t
 from fairserve.benchmarks.reproduce.default.cells import chat, headline_cells
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
-from fairserve.benchmarks.reproduce.fairserve.figure8 import fairserve_figure8
-from fairserve.benchmarks.reproduce.fairserve.figure9 import fairserve_figure9
-from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
-from fairserve.benchmarks.reproduce.fairserve.table4 import fairserve_table4
+from fairserve.benchmarks.reproduce.fairserve import paper
+from fairserve.benchmarks.reproduce.fairserve.workload import simulate_mix, simulate_three_apps
 from fairserve.benchmarks.reproduce.profiles.levers import DECLARES, LEVERS, profiles_levers
 from fairserve.benchmarks.reproduce.report import Report
 from fairserve.benchmarks.reproduce.setting import Setting
@@ -54,10 +52,10 @@ SHORT_CASES: Mapping[str, Callable[[], Report]] = {
     "vtc-figure16": lambda: synthetic_figure(_short(0.2), 16),
     "dlpm-figure1": lambda: dlpm_figure1(_short(0.1), (1_000,)),
     "dlpm-figure7": lambda: dlpm_figure7(_short(0.05), workers=(1,)),
-    "fairserve-table3": lambda: fairserve_table3(_short(0.1)),
-    "fairserve-table4": lambda: fairserve_table4(_short(0.2)),
-    "fairserve-figure8": lambda: fairserve_figure8(_short(0.1)),
-    "fairserve-figure9": lambda: fairserve_figure9(_short(0.1)),
+    "fairserve-table3": lambda: paper.table3(_short(0.1), simulate_mix(_short(0.1))),
+    "fairserve-table4": lambda: paper.table4(_short(0.2), simulate_three_apps(_short(0.2))),
+    "fairserve-figure8": lambda: paper.figure8(_short(0.1), simulate_mix(_short(0.1))),
+    "fairserve-figure9": lambda: paper.figure9(_short(0.1), simulate_mix(_short(0.1))),
     "profiles-levers": lambda: profiles_levers(_short(0.1), {DECLARES: LEVERS[DECLARES]}),
     "headline": lambda: headline.report_of(
         _short(0.1), headline_cells(_short(0.1), _generated_agents)

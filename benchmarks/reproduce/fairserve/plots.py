@@ -1,17 +1,16 @@
-"""Plots of the FairServe reproductions: bars of systems, and bars of systems in each app."""
+"""Plots of the FairServe reproductions: bars of the systems, and ratios of two in each app."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fairserve.benchmarks.plots import (
     BLACK,
-    COLORS,
     GREY,
     caption,
     color,
-    legend_below,
+    level,
     names_at,
     save,
     sheet,
@@ -49,23 +48,14 @@ def draw_bars(path: Path, rows: Sequence[Row], columns: Sequence[Column]) -> lis
     return [save(figure, path).name]
 
 
-def draw_apps(
-    path: Path,
-    apps: Sequence[str],
-    systems: Sequence[str],
-    rows: Mapping[str, Row],
-    columns: Sequence[Column],
-) -> list[str]:
-    """Draw a panel per column, with a bar per app and system; rows: ``<app>, <system>``."""
-    figure, panels = sheet(len(columns), width=7.0, height=3.8)
-    width = 0.8 / len(systems)
-    for axes, column in zip(panels, columns, strict=True):
-        for number, (system, shade) in enumerate(zip(systems, COLORS, strict=False)):
-            seen = [rows[f"{app}, {system}"].measured.get(column.name) for app in apps]
-            places = [place + (number + 0.5) * width - 0.4 for place in range(len(apps))]
-            heights = [0.0 if each is None else each.value for each in seen]
-            axes.bar(places, heights, width, label=system, color=shade)
-        caption(axes, f"well-behaved users: {column.name}")
-        names_at(axes, apps)
-    legend_below(figure, panels)
+def draw_apps(path: Path, rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
+    """Draw a panel per column of ratios, with a bar per app; return the files' names."""
+    figure, panels = sheet(len(columns), width=4.2, height=3.0, across=len(columns) // 2)
+    for number, (axes, column) in enumerate(zip(panels, columns, strict=True)):
+        seen = [row.measured.get(column.name) for row in rows]
+        heights = [0.0 if each is None else each.value for each in seen]
+        axes.bar(range(len(rows)), heights, color=color(number))
+        level(axes, 1.0)
+        caption(axes, column.name)
+        names_at(axes, [row.name for row in rows])
     return [save(figure, path).name]

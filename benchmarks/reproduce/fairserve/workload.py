@@ -1,0 +1,185 @@
+"""Workload of the FairServe reproductions, and the systems that they compare.
+
+The paper's trace is private; it states neither model, accelerators, rates, limits, time-outs nor the N
+of RPM. Its published numbers imply the rest:
+
+- Server: one A100 with an 8B model computes as many prompt tokens per second as in Table 3.
+- Well-behaved users ask for about its capacity: throughput under RPM is within 10 % of that under VTC
+  (Table 3), although half of the requests are rejected.
+- Outputs are alike across apps (Figure 3b); prompts are not.
+- Abusers send single calls: RPM serves 52 % of the requests of one call, but 85 % of the interactions
+  of several. They are tiny: the greatest rates of a user are 10^6 tokens and 10^4 calls a minute
+  (Figure 2), 100 tokens a call. Chosen are 100 prompt and 30 output tokens.
+- Abusers send over 100 calls a minute, the 99th percentile of users (Figure 2a): six a little more, two
+  five times as many. They use three apps, as three apps have 99.9 % of the rejected calls (Figure 6a).
+- FairServe's limit of a user is that percentile. Its app limit rejects nobody: an app limit rejects
+  whoever calls next, but all interactions are served (Table 3).
+- RPM has limits of users and of apps. A limit per user alone admits the first calls of everybody, but
+  only 92 % of the users are served. With 120 calls a minute of a user half of the requests are served.
+- Table 4: about as many users per app as requests, since equal service of users gives VTC and FairServe
+  14 to 21 % of each app's requests. RPM serves 0.45 times the requests of VTC, so its app limit is lower.
+
+Weakness: the number of abusers is invented, and each floods one app at a steady rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fairserve.benchmarks.reproduce.default.costs import OURS
+from fairserve.benchmarks.reproduce.fairserve.figures import fairserve_figures
+from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.simulate.job import Job
+from fairserve.engine.simulated.cost_model import COST_MODELS
+from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.traces.assignment import merge
+from fairserve.engine.simulated.traces.generate.agent_apps import AgentApp, GraphClass
+from fairserve.engine.simulated.traces.generate.agent_mix import (
+    TABLE_4,
+    AgentMixOptions,
+    generate_agent_mix,
+)
+from fairserve.engine.simulated.traces.generate.arrivals import GammaArrivals
+from fairserve.engine.simulated.traces.generate.programs import ProgramClient, generate_programs
+from fairserve.engine.simulated.traces.model import Trace
+from fairserve.scheduling.metrics import ABUSIVE
+from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.system import SystemConfig
+from fairserve.throttling.base import Limits
+
+Summary = Mapping[str, Any]
+Simulated = Mapping[str, Sequence[Summary]]
+"""Figures by system, one for each seed."""
+
+COSTS = COST_MODELS["a100-llama3-8b"]
+RPM, FS = "rpm", "fs-wi"
+LIMITS = Limits(user_rpm=100)
+RPM_LIMITS = Limits(user_rpm=120, app_rpm=340)
+TABLE_4_RPM_LIMITS = Limits(user_rpm=120, app_rpm=80)
+_AS_PUBLISHED = {"feed_window": 1e-6, "immunity_factor": 1e9, "immunity_rule": "profile"}
+"""The paper's scheduler is the engine's: nothing waits behind it; immunity has no bound."""
+
+MIX_S = 600.0
+_BENIGN_PER_S = 1.15
+"""Runs of all well-behaved users together."""
+_ABUSERS_PER_S = (10.0, 10.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
+"""Calls of each abuser."""
+_FLOODED = tuple(app.app for app, _ in TABLE_4)
+
+TABLE_4_ARRIVALS_S = 60.0
+TIMEOUT_S = 60.0
+"""Time for which a client of Table 4 waits for a first token."""
+_CALLS_PER_RUN = 1.964
+"""Mean calls of a run (Table 2)."""
+_REQUESTS_PER_USER = 32.0
+
+
+def systems() -> dict[str, SystemConfig]:
+    """Return systems by row name: baselines, FairServe as published, this project's default."""
+    return {
+        "fcfs": SYSTEMS["fcfs"],
+        RPM: SYSTEMS["rpm-1"].with_options({"throttle.scope": "both", "throttle.limit": None}),
+        "vtc": SYSTEMS["vtc"],
+        "fs-w": SYSTEMS["fs-w"].with_options(_AS_PUBLISHED),
+        FS: SYSTEMS[FS].with_options(_AS_PUBLISHED),
+        OURS: SYSTEMS[OURS],
+    }
+
+
+def tiny_calls(app: str) -> AgentApp:
+    """Return a program of single calls of 100 prompt and 30 output tokens."""
+    return AgentApp(app, 100.0, 30.0, classes=(GraphClass(1.0, 1, 1, 100.0, 30.0, 1.0),))
+
+
+def mix_trace(seed: int, duration_s: float) -> Trace:
+    """Return the trace of Table 3 and the figures: well-behaved users of ten apps, and abusers."""
+    options = AgentMixOptions(
+        interactions_per_s=_BENIGN_PER_S, abusive_users=0, output_spread=1.0, duration_s=duration_s
+    )
+    abusers = [
+        ProgramClient(
+            f"abuser-{number}",
+            tiny_calls(_FLOODED[number % len(_FLOODED)]),
+            GammaArrivals(calls_per_s),
+            ABUSIVE,
+        )
+        for number, calls_per_s in enumerate(_ABUSERS_PER_S)
+    ]
+    flood = generate_programs("flood", abusers, duration_s, seed, tenant="agents")
+    return merge([generate_agent_mix(seed, options), flood], name="fairserve-mix")
+
+
+def three_apps(seed: int, duration_s: float) -> Trace:
+    """Return the trace of Table 4: its apps with its requests, at the same rate of every user."""
+    clients = [
+        ProgramClient(
+            f"{app.app}-user-{user}",
+            AgentApp(app.app, app.prompt_tokens, app.output_tokens),
+            GammaArrivals(requests / _CALLS_PER_RUN / users / TABLE_4_ARRIVALS_S),
+        )
+        for app, requests in TABLE_4
+        for users in [round(requests / _REQUESTS_PER_USER)]
+        for user in range(users)
+    ]
+    return generate_programs(
+        "three-apps", clients, duration_s, seed, tenant="agents", share_system=True
+    )
+
+
+def simulate_mix(setting: Setting) -> Simulated:
+    """Run all systems on the mix."""
+    duration_s = MIX_S * setting.scale
+    return _simulate(setting, mix_trace, duration_s, RPM_LIMITS, until_s=duration_s)
+
+
+def simulate_three_apps(setting: Setting) -> Simulated:
+    """Run all systems on the three apps, whose clients abort runs after a time-out."""
+    return _simulate(
+        setting,
+        three_apps,
+        TABLE_4_ARRIVALS_S * setting.scale,
+        TABLE_4_RPM_LIMITS,
+        until_s=(TABLE_4_ARRIVALS_S + TIMEOUT_S) * setting.scale,
+        first_token_timeout_s=TIMEOUT_S * setting.scale,
+    )
+
+
+def _simulate(
+    setting: Setting,
+    trace_of: Callable[[int, float], Trace],
+    duration_s: float,
+    rpm_limits: Limits,
+    **options: float,
+) -> Simulated:
+    traces = [trace_of(seed, duration_s) for seed in setting.seed_numbers]
+    jobs = {
+        name: [
+            Job(
+                f"{name} (seed {seed})",
+                trace,
+                system,
+                COSTS,
+                ReplayOptions(seed=seed, limits=rpm_limits if name == RPM else LIMITS, **options),
+                figures=fairserve_figures,
+            )
+            for seed, trace in zip(setting.seed_numbers, traces, strict=True)
+        ]
+        for name, system in systems().items()
+    }
+    return setting.summaries(jobs)
+
+
+def setting_text(setting: Setting) -> str:
+    """Return the description of the mix."""
+    return (
+        f"Cost model {COSTS.name} ({COSTS.origin}), one worker. Generated mix: users of ten apps who "
+        f"together start {_BENIGN_PER_S:g} runs/s; {len(_ABUSERS_PER_S)} abusers who send "
+        f"{min(_ABUSERS_PER_S):g} to {max(_ABUSERS_PER_S):g} single calls/s of 100 prompt and 30 output "
+        f"tokens to three of the apps; replayed for {MIX_S * setting.scale:g} s and stopped. Limits: "
+        f"FairServe {LIMITS.user_rpm} calls a minute of a user under overload; RPM {RPM_LIMITS.user_rpm} "
+        f"of a user and {RPM_LIMITS.app_rpm} of an app. fs-w and fs-wi are as published: charged at the "
+        "end of a call, unbounded priority and immunity of interactions, no feed window. The choices "
+        "follow from the paper's numbers, as `benchmarks/reproduce/fairserve/workload.py` explains. "
+        f"Medians of {setting.seeds} seeds with least and greatest."
+    )
