@@ -29,7 +29,6 @@ from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.traces.assignment import merge
-from fairserve.engine.simulated.traces.generate.agent_apps import AgentApp
 from fairserve.engine.simulated.traces.generate.agent_mix import (
     TABLE_4,
     AgentMixOptions,

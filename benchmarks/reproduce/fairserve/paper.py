@@ -1,8 +1,8 @@
 """``fairserve-paper``: Tables 3 and 4 and Figures 8 and 9 of the FairServe paper, one page.
 
 Statements of the paper's text that its own tables rule out are listed with the arithmetic and with
-what is measured here, and count neither way. A *request* is a run of one call, an *interaction* a run
-of several.
+the measured values, and count neither way. A *request* is a run of one call, an *interaction* a run
+of several calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,16 @@ from fairserve.benchmarks.reproduce.fairserve.workload import (
     simulate_mix,
     simulate_three_apps,
 )
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, ratio, rows_of
+from fairserve.benchmarks.reproduce.report import (
+    Check,
+    Column,
+    Report,
+    Row,
+    Spread,
+    measure,
+    ratio,
+    rows_of,
+)
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.engine.simulated.traces.generate.agent_mix import TABLE_4
 
@@ -195,12 +204,13 @@ def table4(setting: Setting, simulated: Simulated) -> Report:
     checks.append(not_beaten(simulated, OURS, others, unfair, "1 - Jain", _total_rate))
     arrivals_s, timeout_s = (each * setting.scale for each in (TABLE_4_ARRIVALS_S, TIMEOUT_S))
     text = (
-        f"About {', '.join(f'{requests} requests of {app.app}' for app, requests in TABLE_4)} within "
-        f"{arrivals_s:g} s, one user for 32 requests; a client aborts its run when it has waited "
-        f"{timeout_s:g} s for a first token, and the replay stops at {arrivals_s + timeout_s:g} s. RPM's "
-        f"limit of an app is {TABLE_4_RPM_LIMITS.app_rpm} a minute. Published rates and numbers of "
-        "requests fit no one length of time, so only directions are compared. Wasted: tokens of runs "
-        "that ended without a final response. Jain's index is over the users' service in typical calls."
+        f"About {', '.join(f'{requests} requests of {app.app}' for app, requests in TABLE_4)} "
+        f"within {arrivals_s:g} s, one user for 32 requests; a client aborts its run when it has "
+        f"waited {timeout_s:g} s for a first token, and the replay stops at "
+        f"{arrivals_s + timeout_s:g} s. RPM's limit of an app is {TABLE_4_RPM_LIMITS.app_rpm} a "
+        "minute. Published rates and numbers of requests fit no one length of time, so only "
+        "directions are compared. Wasted: tokens of runs that ended without a final response. Jain's "
+        "index is over the users' service in typical calls."
     )
     rows = rows_of(_TABLE_4, simulated, _published(_TABLE_4, _TABLE_4_VALUES))
     title = "FairServe, three applications"
@@ -276,8 +286,8 @@ def figure8(setting: Setting, simulated: Simulated) -> Report:
         "The mix of Table 3. Aborted: rejected at its first call, or cut by a rejection. The paper's "
         "wasted tokens are a mean over runs of unknown length. Throttled: rejected at least once; "
         "precision is the abusers' share of the throttled, recall the share of the abusers that was. "
-        "Delayed: a call waited over 10 s (the paper gives no threshold). Where nobody is throttled there "
-        "is no precision."
+        "Delayed: a call waited over 10 s (the paper gives no threshold). Where nobody is throttled "
+        "there is no precision."
     )
     rows = list(rows_of(_FIGURE_8, simulated, _FIGURE_8_VALUES).values())
     drawn = []
@@ -323,7 +333,7 @@ def _inverse_ttft(app: str) -> Figure:
 
 
 _GAINS: Mapping[str, Callable[[str], Figure]] = {"throughput": _rate, "1 / TTFT": _inverse_ttft}
-"""What Figure 9 shows, as figures of which more is better."""
+"""Figures of Figure 9, of which more is better."""
 _RULED_OUT = {
     (
         "throughput",
@@ -342,35 +352,30 @@ def figure9(setting: Setting, simulated: Simulated) -> Report:
     """Return the gain of FairServe in each app, as ratios to other systems."""
     apps = sorted(simulated[FS][0]["apps"], key=_natural)
     gains = [(what, fs, other) for fs in _FAIRSERVE for what in _GAINS for other in (RPM, VTC)]
-    columns = [Column(f"{what}: {fs} / {other}", lambda seen: seen, 2) for what, fs, other in gains]
+    columns = [Column(f"{what}: {fs} / {other}", float, 2) for what, fs, other in gains]
     rows = []
     for app in apps:
-        measured = {}
+        measured: dict[str, Spread] = {}
         for column, (what, fs, other) in zip(columns, gains, strict=True):
             of = _GAINS[what](app)
             pairs = zip(simulated[fs], simulated[other], strict=True)
-            ratios = {"": [ratio(of(mine), of(others)) for mine, others in pairs]}
-            measured |= rows_of([column], ratios)[""].measured
+            measured |= measure([column], [ratio(of(mine), of(others)) for mine, others in pairs])
         rows.append(Row(app, measured))
     checks = []
     for column, (what, _, other) in zip(columns, gains, strict=True):
-        ratios = [row.measured[column.name].value for row in rows if column.name in row.measured]
-        least = min(ratios, default=0.0)
-        seen = "no app" if not ratios else (
-            f"{least:.2f} to {max(ratios):.2f}, geometric mean {geometric_mean(ratios):.2f}"
-        )  # fmt: skip
+        seen = [row.measured[column.name].value for row in rows if column.name in row.measured]
         checks.append(
             Check(
                 f"{column.name} is above 1 in every app",
-                least > 1.0,
-                seen,
+                min(seen) > 1.0,
+                f"{min(seen):.2f} to {max(seen):.2f}, geometric mean {geometric_mean(seen):.2f}",
                 _RULED_OUT.get((what, other), ""),
             )
         )
     text = (
-        "The mix of Table 3; the paper's figure has no numbers, its text has gains of 1.03 to 1.75 in "
-        "throughput and of 1.03 to 1.06 in TTFT. Figures are of the well-behaved users of each app, TTFT of the "
-        "calls that had a first token; each is a ratio under the same seed."
+        "The mix of Table 3. The paper's figure has no numbers; its text has gains of 1.03 to 1.75 in "
+        "throughput and of 1.03 to 1.06 in TTFT. Figures are of the well-behaved users of each app, "
+        "TTFT of the calls that had a first token; each is a ratio under the same seed."
     )
     drawn = []
     if setting.plots is not None:
