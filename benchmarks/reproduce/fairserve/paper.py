@@ -145,7 +145,14 @@ def table3(setting: Setting, simulated: Simulated) -> Report:
     )
     rows = rows_of(_TABLE_3, simulated, _published(_TABLE_3, _TABLE_3_VALUES))
     title = "FairServe, throughput and latency"
-    return Report("fairserve-table3", title, text, _TABLE_3, list(rows.values()), checks)
+    notes = (
+        "Why a statement fails: FairServe and VTC both saturate the server, so the one that computes "
+        "more prompt tokens generates no more, unless it has more cache hits. Abusers' calls generate "
+        "many tokens for their prompts, and VTC serves them as many tokens as others.",
+    )
+    return Report(
+        "fairserve-table3", title, text, _TABLE_3, list(rows.values()), checks, notes=notes
+    )
 
 
 def _near_vtc(fs: str, simulated: Simulated) -> Check:
@@ -293,7 +300,13 @@ def figure8(setting: Setting, simulated: Simulated) -> Report:
         panels = (_ABORTED, _THROTTLED, _PRECISION, _RECALL, _DELAYED)
         drawn = draw_bars(setting.plots / "fairserve-paper-throttling.png", rows, panels)
     title = "FairServe, aborted runs, wasted tokens, throttled and delayed users"
-    return Report("fairserve-figure8", title, text, _FIGURE_8, rows, checks, drawn)
+    notes = (
+        "Why a statement fails: RPM rejects half of the requests, as published, and the server is "
+        "then no longer overloaded, so nobody is delayed; the published share of delayed users is "
+        "near that of fcfs. Without overload FairServe throttles nobody, so a seed that hardly "
+        "reaches it has neither precision nor recall.",
+    )
+    return Report("fairserve-figure8", title, text, _FIGURE_8, rows, checks, drawn, notes)
 
 
 def _about_throttling(simulated: Simulated, fs: str) -> list[Check]:
@@ -379,7 +392,12 @@ def figure9(setting: Setting, simulated: Simulated) -> Report:
     if setting.plots is not None:
         drawn = draw_apps(setting.plots / "fairserve-paper-apps.png", rows, columns)
     title = "FairServe, throughput and time to first token of each app"
-    return Report("fairserve-figure9", title, text, columns, rows, checks, drawn)
+    notes = (
+        "Why a statement fails: abusers flood three apps, and RPM's limits reject calls in these only. "
+        "The users of other apps are served as much by RPM, and no system can serve them more than "
+        "they request.",
+    )
+    return Report("fairserve-figure9", title, text, columns, rows, checks, drawn, notes)
 
 
 def _natural(app: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Plots of the FairServe reproductions: bars of the systems, and ratios of two in each app."""
+"""Plot of the FairServe reproductions: bars of the systems."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from fairserve.benchmarks.plots import (
     GREY,
     caption,
     color,
-    level,
-    names_at,
     save,
     sheet,
     unit_prefixes,
@@ -45,17 +43,4 @@ def draw_bars(path: Path, rows: Sequence[Row], columns: Sequence[Column]) -> lis
         axes.set_yticks(range(len(names)), names if axes is panels[0] else [""] * len(names))
         axes.invert_yaxis()
         caption(axes, column.name)
-    return [save(figure, path).name]
-
-
-def draw_apps(path: Path, rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
-    """Draw a panel per column of ratios, with a bar per app; return the files' names."""
-    figure, panels = sheet(len(columns), width=4.2, height=3.0, across=len(columns) // 2)
-    for number, (axes, column) in enumerate(zip(panels, columns, strict=True)):
-        seen = [row.measured.get(column.name) for row in rows]
-        heights = [0.0 if each is None else each.value for each in seen]
-        axes.bar(range(len(rows)), heights, color=color(number))
-        level(axes, 1.0)
-        caption(axes, column.name)
-        names_at(axes, [row.name for row in rows])
     return [save(figure, path).name]

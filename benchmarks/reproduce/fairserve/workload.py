@@ -196,8 +196,8 @@ def setting_text(setting: Setting) -> str:
     return (
         f"Cost model {COSTS.name} ({COSTS.origin}), one worker. Generated mix: users of ten apps who "
         f"together request {_BENIGN_TOKENS_PER_S:,.0f} prompt tokens/s; {len(_ABUSERS_PER_S)} abusers "
-        f"who send {min(_ABUSERS_PER_S):g} to {max(_ABUSERS_PER_S):g} single calls/s of 100 prompt and 30 "
-        f"output tokens to three of the apps; replayed for {MIX_S * setting.scale:g} s and stopped. "
+        f"who send {min(_ABUSERS_PER_S):g} to {max(_ABUSERS_PER_S):g} single calls/s of 100 prompt "
+        f"and 30 output tokens to three of the apps; replayed for {MIX_S * setting.scale:g} s and stopped. "
         f"Limits: FairServe {LIMITS.user_rpm} calls a minute of a user under overload; RPM "
         f"{RPM_LIMITS.user_rpm} of a user and {RPM_LIMITS.app_rpm} of an app. fs-w and fs-wi are as "
         "published: charged at the end of a call, unbounded priority and immunity of interactions, "
