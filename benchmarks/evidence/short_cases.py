@@ -16,10 +16,8 @@ from fairserve.benchmarks.reproduce.default import ablation, headline, memory, t
 from fairserve.benchmarks.reproduce.default.cells import chat, headline_cells
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
-from fairserve.benchmarks.reproduce.fairserve.figure8 import fairserve_figure8
-from fairserve.benchmarks.reproduce.fairserve.figure9 import fairserve_figure9
-from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
-from fairserve.benchmarks.reproduce.fairserve.table4 import fairserve_table4
+from fairserve.benchmarks.reproduce.fairserve import paper
+from fairserve.benchmarks.reproduce.fairserve.workload import simulate_mix, simulate_three_apps
 from fairserve.benchmarks.reproduce.profiles.backlogged_apps import RECORDED
 from fairserve.benchmarks.reproduce.profiles.contest import honest_runs
 from fairserve.benchmarks.reproduce.profiles.levers import CAPPED, DECLARES, LEVERS
@@ -51,10 +49,10 @@ SHORT_CASES: Mapping[str, Callable[[], Report | Sequence[Report]]] = {
     "vtc-figure16": lambda: synthetic_figure(_short(0.2), 16),
     "dlpm-figure1": lambda: dlpm_figure1(_short(0.1), (1_000,)),
     "dlpm-figure7": lambda: dlpm_figure7(_short(0.05), workers=(1,)),
-    "fairserve-table3": lambda: fairserve_table3(_short(0.1)),
-    "fairserve-table4": lambda: fairserve_table4(_short(0.2)),
-    "fairserve-figure8": lambda: fairserve_figure8(_short(0.1)),
-    "fairserve-figure9": lambda: fairserve_figure9(_short(0.1)),
+    "fairserve-table3": lambda: paper.table3(_short(0.1), simulate_mix(_short(0.1))),
+    "fairserve-table4": lambda: paper.table4(_short(0.2), simulate_three_apps(_short(0.2))),
+    "fairserve-figure8": lambda: paper.figure8(_short(0.1), simulate_mix(_short(0.1))),
+    "fairserve-figure9": lambda: paper.figure9(_short(0.1), simulate_mix(_short(0.1))),
     "profiles": lambda: profiles(
         _Generated(seeds=1, scale=0.2),
         {DECLARES: LEVERS[DECLARES]},

@@ -30,10 +30,7 @@ from fairserve.benchmarks.reproduce.default.tuning import tuning
 from fairserve.benchmarks.reproduce.default.unsaturated import unsaturated
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
-from fairserve.benchmarks.reproduce.fairserve.figure8 import fairserve_figure8
-from fairserve.benchmarks.reproduce.fairserve.figure9 import fairserve_figure9
-from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
-from fairserve.benchmarks.reproduce.fairserve.table4 import fairserve_table4
+from fairserve.benchmarks.reproduce.fairserve.paper import fairserve_paper
 from fairserve.benchmarks.reproduce.profiles.report import profiles
 from fairserve.benchmarks.reproduce.report import Report
 from fairserve.benchmarks.reproduce.setting import Setting
@@ -50,10 +47,7 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "vtc-figures": vtc_figures,
     "dlpm-figure1": dlpm_figure1,
     "dlpm-figure7": dlpm_figure7,
-    "fairserve-table3": fairserve_table3,
-    "fairserve-table4": fairserve_table4,
-    "fairserve-figure8": fairserve_figure8,
-    "fairserve-figure9": fairserve_figure9,
+    "fairserve-paper": fairserve_paper,
     "tuning": tuning,
     "ablation": ablation,
     "memory": memory,

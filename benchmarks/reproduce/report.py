@@ -59,6 +59,8 @@ class Check:
     claim: str
     holds: bool
     seen: str
+    contradicted_by: str = ""
+    """Figures of the paper that rule out its claim, which then counts neither way; usually empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,11 @@ class Report:
         rows = [[row.name, *self._cells(row, "-")] for row in self.rows]
         table = aligned(["", *self._header()], rows)
         lines = [f"{self.name}: {self.title}", self.setting, "", table, ""]
-        lines += [
-            f"{'holds    ' if check.holds else 'DOES NOT '} {check.claim}: {check.seen}"
-            for check in self.checks
-        ]
+        for check in self.checks:
+            verdict = "holds    " if check.holds else "DOES NOT "
+            if check.contradicted_by:
+                verdict = f"not counted (the paper: {check.contradicted_by}):"
+            lines.append(f"{verdict} {check.claim}: {check.seen}")
         return "\n".join([*lines, *self.notes])
 
     def markdown(self) -> str:
@@ -97,10 +100,11 @@ class Report:
         lines.append("|---|" + "---:|" * len(header))
         lines += ["| " + " | ".join([row.name, *self._cells(row, "")]) + " |" for row in self.rows]
         lines.append("")
-        lines += [
-            f"- {'holds' if check.holds else '**does not hold**'}: {check.claim} ({check.seen})"
-            for check in self.checks
-        ]
+        for check in self.checks:
+            verdict = "holds" if check.holds else "**does not hold**"
+            if check.contradicted_by:
+                verdict = f"contradicted by the paper ({check.contradicted_by})"
+            lines.append(f"- {verdict}: {check.claim} ({check.seen})")
         lines += [f"- {note}" for note in self.notes]
         for plot in self.plots:
             lines += ["", f"![{self.title}]({plot})"]
@@ -145,7 +149,12 @@ class Report:
                 for row in self.rows
             ],
             "checks": [
-                {"claim": check.claim, "holds": check.holds, "seen": check.seen}
+                {
+                    "claim": check.claim,
+                    "holds": check.holds,
+                    "seen": check.seen,
+                    "contradicted_by": check.contradicted_by,
+                }
                 for check in self.checks
             ],
             "notes": list(self.notes),

@@ -24,12 +24,11 @@ from dataclasses import dataclass, field, replace
 from fairserve.benchmarks.reproduce.default.costs import COSTS
 from fairserve.benchmarks.reproduce.default.memory import RECORDED, recorded_cell
 from fairserve.benchmarks.reproduce.default.memory import Cell as AgentCell
-from fairserve.benchmarks.reproduce.fairserve.mix import LIMITS, MIX
+from fairserve.benchmarks.reproduce.fairserve.workload import tiny_calls
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.traces.assignment import merge
-from fairserve.engine.simulated.traces.generate.agent_apps import AgentApp, GraphClass
 from fairserve.engine.simulated.traces.generate.agent_mix import (
     TABLE_4,
     AgentMixOptions,
@@ -58,7 +57,12 @@ _APART_S = 1e5
 _CROWD_USERS = 680
 """Users. About 430 of them arrive, as arrivals are random."""
 _DOCUMENTS = replace(DLPM_WORKLOADS["long-context-qa"].load, programs_per_s=1.0, duration_s=120.0)
-_TINY = AgentApp("tiny", 100.0, 30.0, classes=(GraphClass(1.0, 1, 1, 100.0, 30.0, 1.0),))
+_FLOOD = AgentMixOptions(
+    interactions_per_s=0.5, abusive_users=8, abusive_interactions_per_s=0.5, duration_s=_MIX_S
+)
+"""Well-behaved users who need less than half of a worker, and abusers who request three times it."""
+_MIX_LIMITS = Limits(user_rpm=50, app_rpm=200)
+"""Limits of the mix: the user's is twice the busiest minute of any well-behaved user, 28 calls."""
 
 
 def of_user(run: Interaction) -> str:
@@ -99,7 +103,7 @@ def headline_cells(
     Raises TraceError if the recorded traces are missing.
     """
     return {
-        "flood": _mix(setting, replace(MIX, duration_s=_MIX_S)),
+        "flood": _mix(setting, _FLOOD),
         "tiny calls": _tiny(setting),
         "crowd": crowd(setting),
         "agents that fit": _agents(agents(setting, 0.5)),
@@ -127,7 +131,7 @@ def _mix(setting: Setting, options: AgentMixOptions, *others: Callable[[int], Tr
         traces,
         (COSTS,) * setting.seeds,
         1,
-        limits=LIMITS,
+        limits=_MIX_LIMITS,
         arrivals_s=scaled.duration_s,
         part=_app,
     )
@@ -136,7 +140,7 @@ def _mix(setting: Setting, options: AgentMixOptions, *others: Callable[[int], Tr
 def _tiny(setting: Setting) -> Cell:
     def flood(seed: int) -> Trace:
         clients = [
-            ProgramClient(f"abuser-{number}", _TINY, GammaArrivals(4.0, 1.0), ABUSIVE)
+            ProgramClient(f"abuser-{number}", tiny_calls("tiny"), GammaArrivals(4.0), ABUSIVE)
             for number in range(8)
         ]
         duration_s = _MIX_S * setting.scale

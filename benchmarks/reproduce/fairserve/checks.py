@@ -7,25 +7,13 @@ lacks (the precision of a throttle that rejected nobody) is NaN, and no claim ab
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
 
-from fairserve.benchmarks.reproduce.report import Check, Column, Spread, spread
+from fairserve.benchmarks.reproduce.fairserve.workload import Simulated, Summary
+from fairserve.benchmarks.reproduce.report import Check, spread
 
-Summary = Mapping[str, Any]
 Figure = Callable[[Summary], float]
-Simulated = Mapping[str, Sequence[Summary]]
-
-
-def measured(columns: Sequence[Column], summaries: Sequence[Summary]) -> dict[str, Spread]:
-    """Return the columns that the system has under every seed."""
-    values = {column.name: [column.of(summary) for summary in summaries] for column in columns}
-    return {
-        name: spread(of_seeds)
-        for name, of_seeds in values.items()
-        if not any(math.isnan(value) for value in of_seeds)
-    }
 
 
 def less(

@@ -29,9 +29,9 @@ from fairserve.scheduling.metrics import (
     waited_s,
 )
 
-DELAYS_S = (5.0, 10.0, 20.0)
-"""Waiting times after which a call's user counts as delayed. The paper gives no threshold; the
-middle one is reported: twenty times the computation of a mean prompt."""
+DELAYED_S = 10.0
+"""Waiting time after which a call's user counts as delayed. The paper gives no threshold; this is
+twenty times the computation of a mean prompt."""
 _UNIT = 1000
 """Number of parts of a typical call."""
 
@@ -50,14 +50,17 @@ def fairserve_figures(trace: Trace, result: ReplayResult) -> dict[str, Any]:
     return {
         "requests": _served(single),
         "interactions": _served(several),
-        "delayed_users": {f"{after_s:g}": _delayed(calls, after_s) for after_s in DELAYS_S},
-        "delayed_good_users": {f"{after_s:g}": _delayed(good, after_s) for after_s in DELAYS_S},
+        "delayed_users": _delayed(calls),
+        "delayed_good_users": _delayed(good),
         "good_ttft_s": distribution(_ttft_s(good)),
         "throttled_good_users": len(throttled & {call.client for call in good}),
         "throttled_rpm": _calls_per_minute(calls, throttled, span_s),
         "slice_difference": service_difference(*slices, Windows()),
         "slice_jain_index": jain_index(service_rates(*slices).values()),
-        "unfinished_tokens": _unfinished(calls, result.runs),
+        "aborted": {
+            "requests": sum(not run.complete for run in single),
+            "interactions": sum(not run.complete for run in several),
+        },
         "apps": _apps(runs, calls, span_s),
     }
 
@@ -72,11 +75,11 @@ def _served(runs: Sequence[RunSample]) -> dict[str, float]:
     }
 
 
-def _delayed(calls: Iterable[CallSample], after_s: float) -> float:
+def _delayed(calls: Iterable[CallSample]) -> float:
     """Return the percentage of delayed users."""
     late: dict[str, bool] = defaultdict(bool)
     for call in calls:
-        late[call.client] |= waited_s(call) > after_s
+        late[call.client] |= waited_s(call) > DELAYED_S
     return 100.0 * sum(late.values()) / (len(late) or 1)
 
 
@@ -119,16 +122,6 @@ def _slices(
     return by_client, Linear(wp=60.0 / _UNIT)
 
 
-def _unfinished(calls: Iterable[CallSample], runs: Iterable[RunSample]) -> int:
-    """Return the tokens of completed calls whose run had no final response at the replay's end."""
-    ended = {run.interaction_id for run in runs}
-    return sum(
-        call.usage.prompt_tokens + call.usage.output_tokens
-        for call in calls
-        if call.outcome == "completed" and call.interaction_id not in ended
-    )
-
-
 def _apps(
     runs: Mapping[str, Interaction], calls: Sequence[CallSample], span_s: float
 ) -> dict[str, dict[str, Any]]:
@@ -143,7 +136,6 @@ def _apps(
         tokens = sum(call.usage.prompt_tokens + call.usage.output_tokens for call in good)
         completed = sum(call.outcome == "completed" for call in own)
         figures[app] = {
-            "requests": len(own),
             "served_requests": completed,
             "prompt_tokens_per_s": sum(call.usage.prompt_tokens for call in own) / span_s,
             "tokens_per_s": tokens / span_s,

@@ -1,18 +1,15 @@
-"""Plots of the FairServe reproductions: bars of systems, and bars of systems in each app."""
+"""Plot of the FairServe reproductions: bars of the systems."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fairserve.benchmarks.plots import (
     BLACK,
-    COLORS,
     GREY,
     caption,
     color,
-    legend_below,
-    names_at,
     save,
     sheet,
     unit_prefixes,
@@ -46,26 +43,4 @@ def draw_bars(path: Path, rows: Sequence[Row], columns: Sequence[Column]) -> lis
         axes.set_yticks(range(len(names)), names if axes is panels[0] else [""] * len(names))
         axes.invert_yaxis()
         caption(axes, column.name)
-    return [save(figure, path).name]
-
-
-def draw_apps(
-    path: Path,
-    apps: Sequence[str],
-    systems: Sequence[str],
-    rows: Mapping[str, Row],
-    columns: Sequence[Column],
-) -> list[str]:
-    """Draw a panel per column, with a bar per app and system; rows: ``<app>, <system>``."""
-    figure, panels = sheet(len(columns), width=7.0, height=3.8)
-    width = 0.8 / len(systems)
-    for axes, column in zip(panels, columns, strict=True):
-        for number, (system, shade) in enumerate(zip(systems, COLORS, strict=False)):
-            seen = [rows[f"{app}, {system}"].measured.get(column.name) for app in apps]
-            places = [place + (number + 0.5) * width - 0.4 for place in range(len(apps))]
-            heights = [0.0 if each is None else each.value for each in seen]
-            axes.bar(places, heights, width, label=system, color=shade)
-        caption(axes, f"well-behaved users: {column.name}")
-        names_at(axes, apps)
-    legend_below(figure, panels)
     return [save(figure, path).name]

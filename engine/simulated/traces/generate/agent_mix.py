@@ -60,6 +60,8 @@ class AgentMixOptions:
     other_apps: int = 7
     other_spread: float = 4.0
     """Ratio of the longest other app to the middle one, and of the middle to the shortest."""
+    output_spread: float = 4.0
+    """The same ratio of the outputs."""
     middle: AgentApp = field(default=_MIDDLE)
     """Template of the apps' options; name and lengths are replaced."""
 
@@ -74,8 +76,9 @@ class AgentMixOptions:
         positive("duration_s", self.duration_s)
         if not 0 < self.table_4_share < 1:
             raise ValueError(f"table_4_share is {self.table_4_share}; between 0 and 1 is allowed")
-        if not self.other_spread >= 1:
-            raise ValueError(f"other_spread is {self.other_spread}; at least 1 is allowed")
+        for name in ("other_spread", "output_spread"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; at least 1 is allowed")
 
 
 def agent_apps(options: AgentMixOptions) -> tuple[tuple[AgentApp, float], ...]:
@@ -106,22 +109,23 @@ def agent_apps(options: AgentMixOptions) -> tuple[tuple[AgentApp, float], ...]:
             f"table_4_share is {options.table_4_share}; it leaves the other apps {prompt_left:.0f}"
             f" prompt and {output_left:.0f} output tokens a call"
         )
-    last = options.other_apps - 1
-    factors = [
-        options.other_spread ** (2 * index / last - 1) if last else 1.0
-        for index in range(options.other_apps)
-    ]
-    middle = sum(factors) / len(factors)
+    prompts = _spread(prompt_left, options.other_spread, options.other_apps)
     # Outputs in the reverse order, so that long prompts do not have long outputs.
-    for index, (long, short) in enumerate(zip(factors, reversed(factors), strict=True)):
+    outputs = reversed(_spread(output_left, options.output_spread, options.other_apps))
+    for index, (long, short) in enumerate(zip(prompts, outputs, strict=True)):
         app = replace(
-            options.middle,
-            app=f"other-{index + 1}",
-            prompt_tokens=prompt_left * long / middle,
-            output_tokens=output_left * short / middle,
+            options.middle, app=f"other-{index + 1}", prompt_tokens=long, output_tokens=short
         )
         apps.append((app, rest / options.other_apps))
     return tuple(apps)
+
+
+def _spread(mean: float, ratio: float, number: int) -> list[float]:
+    """Return a geometric sequence with this mean; the last is ``ratio`` times the middle one."""
+    last = number - 1
+    factors = [ratio ** (2 * index / last - 1) if last else 1.0 for index in range(number)]
+    middle = sum(factors) / number
+    return [mean * factor / middle for factor in factors]
 
 
 def generate_agent_mix(seed: int, options: AgentMixOptions | None = None) -> Trace:

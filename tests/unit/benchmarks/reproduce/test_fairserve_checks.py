@@ -2,8 +2,7 @@
 
 import math
 
-from fairserve.benchmarks.reproduce.fairserve.checks import always, less, measured, not_beaten
-from fairserve.benchmarks.reproduce.report import Column, Spread
+from fairserve.benchmarks.reproduce.fairserve.checks import always, less, not_beaten
 
 
 def seeds(*values):
@@ -35,15 +34,6 @@ def test_always_includes_its_bounds_and_rejects_missing_values():
     assert not always("claim", seeds(1, 2, 4), x, 1, 3).holds
     missing = always("claim", seeds(1, math.nan), x, 0, 3)
     assert (missing.holds, missing.seen) == (False, "none (in 1 of 2 seeds)")
-
-
-def test_a_column_missing_in_a_seed_is_omitted():
-    columns = (Column("x", x), Column("rate", rate))
-    assert measured(columns, seeds(3, 1, 2)) == {
-        "x": Spread(2, 1, 3),
-        "rate": Spread(10.0, 10.0, 10.0),
-    }
-    assert set(measured(columns, seeds(3, math.nan))) == {"rate"}
 
 
 def test_a_system_beats_another_only_beyond_the_spread_of_both():

@@ -108,10 +108,11 @@ def test_all_apps_together_have_the_mean_call(other_apps):
 
 
 def test_options_apply_to_every_app():
-    options = AgentMixOptions(other_spread=3.0, middle=AgentApp("", 5000.0, 100.0, width=2))
+    middle = AgentApp("", 5000.0, 100.0, width=2)
+    options = AgentMixOptions(other_spread=3.0, output_spread=2.0, middle=middle)
     apps = [app for app, _ in agent_apps(options)]
     assert apps[-1].prompt_tokens / apps[3].prompt_tokens == pytest.approx(9)
-    assert apps[-1].output_tokens / apps[3].output_tokens == pytest.approx(1 / 9)
+    assert apps[-1].output_tokens / apps[3].output_tokens == pytest.approx(1 / 4)
     assert {app.width for app in apps} == {2}
 
 
@@ -235,6 +236,7 @@ APP = AgentApp("app", 1000.0, 100.0)
         (lambda: AgentMixOptions(table_4_share=1.0), "table_4_share is 1.0"),
         (lambda: AgentMixOptions(other_apps=0), "other_apps is 0"),
         (lambda: AgentMixOptions(other_spread=0.5), "other_spread is 0.5; at least 1"),
+        (lambda: AgentMixOptions(output_spread=0.5), "output_spread is 0.5; at least 1"),
         (
             lambda: agent_apps(AgentMixOptions(middle=replace(APP, classes=(GRAPH,)))),
             "it leaves the other apps -",
