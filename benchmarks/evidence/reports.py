@@ -151,7 +151,7 @@ _EVIDENCE = (
         "fairserve.paper",
         5,
         "6 min",
-        pictures="fairserve-paper-*.png",
+        pictures="fairserve-paper.png",
         short_cases=(
             "fairserve-table3",
             "fairserve-table4",
