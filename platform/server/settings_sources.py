@@ -22,8 +22,8 @@ from fairserve.platform.server.settings import FIELDS, ROOMS, Settings
 
 Source = Literal["flag", "environment", "file", "default"]
 REMOVED = ("FAIRSERVE_DATA_PLANE", "FAIRSERVE_ENVOY_TLS_CERT")
-"""Variables of the removed data plane Envoy. Other unknown variables have no effect; with these, a server
-that had TLS would then serve plain HTTP on the same address."""
+"""Variables of the removed data plane Envoy. Other unknown variables have no effect; with these, a
+server that had TLS would serve plain HTTP on the same address."""
 
 
 class SettingsError(ValueError):
