@@ -49,7 +49,7 @@ def engine() -> App:
 
 @app.command()
 def gateway() -> App:
-    """FairServe's data planes beside LiteLLM: CPU of a call, rate, latency, memory."""
+    """FairServe beside LiteLLM: CPU of a call, rate, latency, memory."""
     from fairserve.benchmarks.bench.gateway.command import app
 
     return app

@@ -11,7 +11,7 @@ from fairserve.platform.picker.protocol import messages_pb2 as pb
 from fairserve.platform.tenancy.auth import KEY_HEADERS
 
 CHUNK_BYTES = 62 * 1024
-"""Longest body in a message: some data planes allow 64 KiB."""
+"""Longest body in a message: some gateways allow 64 KiB."""
 
 NONE = pb.ProcessingMode.NONE
 STREAMED = pb.ProcessingMode.STREAMED

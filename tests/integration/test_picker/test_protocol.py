@@ -50,7 +50,7 @@ def test_header_and_metadata_name_the_same_endpoint(gateway, workers):
     finish(exchange)
 
 
-def test_the_body_is_sent_back_in_chunks_that_every_data_plane_takes(gateway):
+def test_the_body_is_sent_back_in_chunks_that_every_gateway_takes(gateway):
     exchange = gateway.exchange()
     exchange.head()
     exchange.body(chat("ok", "x" * 40_000), parts=7)
