@@ -68,7 +68,6 @@ _BENIGN_TOKENS_PER_S = 11_250.0
 """Prompt tokens that all well-behaved users request together."""
 _ABUSERS_PER_S = (10.0, 10.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
 """Calls of each abuser."""
-_FLOODED = tuple(app.app for app, _ in TABLE_4)
 
 _TABLE_4_S = 60.0
 TIMEOUT_S = 60.0
@@ -118,7 +117,7 @@ def mix_trace(seed: int, duration_s: float) -> Trace:
     abusers = [
         ProgramClient(
             f"abuser-{number}",
-            tiny_calls(_FLOODED[number % len(_FLOODED)]),
+            tiny_calls(TABLE_4[number % len(TABLE_4)][0].app),
             GammaArrivals(calls_per_s),
             ABUSIVE,
         )

@@ -140,7 +140,7 @@ def test_rpm_serves_about_half_of_the_requests_and_most_interactions(table3):
 
 
 def test_each_app_is_compared_with_rpm_and_vtc(figure9):
-    apps = ["app-7", "app-12", "app-14", *(f"other-{number}" for number in range(1, 8))]
+    apps = ["app-12", "app-14", "app-7", *(f"other-{number}" for number in range(1, 8))]
     assert [row.name for row in figure9.rows] == apps
     assert len(figure9.columns) == 8
     assert of(figure9, "app-12", "throughput: fs-wi / rpm") > 1
