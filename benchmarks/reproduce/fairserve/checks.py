@@ -25,6 +25,7 @@ def less(
     *,
     times: float = 1.0,
     digits: int = 0,
+    contradicted_by: str = "",
 ) -> Check:
     """Check that ``times`` the figure of one system is less than that of the other."""
     pairs = [(of(a), of(b)) for a, b in zip(simulated[low], simulated[high], strict=True)]
@@ -32,7 +33,7 @@ def less(
     least, most = (median(values) for values in zip(*pairs, strict=True))
     ratio = "" if least <= 0 else f", {most / least:,.2f} times as much"
     seen = f"{low} {least:,.{digits}f}, {high} {most:,.{digits}f}{ratio}{_seeds(held, pairs)}"
-    return Check(claim, held == len(pairs), seen)
+    return Check(claim, held == len(pairs), seen, contradicted_by)
 
 
 def always(

@@ -125,18 +125,13 @@ def _slices(
 def _apps(
     runs: Mapping[str, Interaction], calls: Sequence[CallSample], span_s: float
 ) -> dict[str, dict[str, Any]]:
-    by_app: dict[str, list[CallSample]] = {
-        app: [] for app in sorted({r.app for r in runs.values()})
-    }
-    for call in calls:
-        by_app[runs[call.interaction_id].app].append(call)
     figures = {}
-    for app, own in by_app.items():
+    for app in sorted({run.app for run in runs.values()}):
+        own = [call for call in calls if runs[call.interaction_id].app == app]
         good = [call for call in own if call.group != ABUSIVE]
         tokens = sum(call.usage.prompt_tokens + call.usage.output_tokens for call in good)
-        completed = sum(call.outcome == "completed" for call in own)
         figures[app] = {
-            "served_requests": completed,
+            "served_requests": sum(call.outcome == "completed" for call in own),
             "prompt_tokens_per_s": sum(call.usage.prompt_tokens for call in own) / span_s,
             "tokens_per_s": tokens / span_s,
             "ttft_s": distribution(_ttft_s(good)),
