@@ -77,7 +77,7 @@ async def test_levels_change_while_calls_run_and_wait(make_world, levels):
     world.control.apply_throttling("fairserve", {"levels": levels})
     with pytest.raises(ValueError, match="levels is 'team'"):
         world.control.apply_throttling("fairserve", {"levels": "team"})
-    world.control.apply_throttling("fairserve", {"levels": levels, "router.we": 2.0})
+    world.control.apply_throttling("fairserve", {"levels": levels, "local.we": 2.0})
     await world.release(running)
     await world.release(other)
     prefix = "t%2Fu" if levels == "user" else "t/app/u"

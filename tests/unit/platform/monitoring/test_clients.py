@@ -113,7 +113,7 @@ async def test_a_client_lists_its_calls_rejections_and_limits(make_world):
     assert world.monitoring.clients.one("other", "app", "u") is None
 
 
-async def test_a_client_lists_counters_and_credits_of_every_level(world):
+async def test_a_client_lists_counters_of_every_level(world):
     await call(world, "busy", output=200)
     held = [await world.submit("h", run=f"h{n}", user="held") for n in range(2)]
     busy, other = [
@@ -124,13 +124,21 @@ async def test_a_client_lists_counters_and_credits_of_every_level(world):
     tenant, own = found.levels
     assert own.least_counter <= own.counter <= tenant.counter
     assert tenant.least_counter == tenant.counter, "the only one"
-    assert own.credits.keys() == {"w0", "w1"}
+    assert not own.credits and not tenant.credits, "the router of the default has none"
     assert found.client.counter == own.counter - own.least_counter
     assert (found.client.queued_calls, [each.state for each in found.calls]) == (1, ["queued"])
     for task in (busy, other):
         task.cancel()
     for grant in held:
         await world.release(grant)
+
+
+async def test_a_client_lists_credits_of_every_level(make_world):
+    world = make_world("d2lpm")
+    await call(world, "busy", output=200)
+    found = world.monitoring.clients.one("t", "app", "busy")
+    assert [level.path for level in found.levels] == [("t",), ("t", "busy")]
+    assert [level.credits.keys() for level in found.levels] == [{"w0", "w1"}] * 2
 
 
 @pytest.mark.parametrize("system", ["fairserve", "fcfs", "central-dlpm", "preble"])
