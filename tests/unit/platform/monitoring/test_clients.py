@@ -124,7 +124,7 @@ async def test_a_client_lists_counters_of_every_level(world):
     tenant, own = found.levels
     assert own.least_counter <= own.counter <= tenant.counter
     assert tenant.least_counter == tenant.counter, "the only one"
-    assert not own.credits and not tenant.credits, "the router of the default has none"
+    assert own.credits == tenant.credits == {}, "the router of the default has none"
     assert found.client.counter == own.counter - own.least_counter
     assert (found.client.queued_calls, [each.state for each in found.calls]) == (1, ["queued"])
     for task in (busy, other):
