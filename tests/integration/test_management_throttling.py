@@ -23,7 +23,7 @@ def parameters(answer):
 def test_server_settings_apply_until_changed(management):
     found = management.call(management.admin, "GET", PATH)
     assert (found["version"], found["system"], found["author"]) == (0, "fairserve", None)
-    assert (found["throttle"], found["feeder"], found["router"]) == ("oit", "wsc", "d2lpm")
+    assert (found["throttle"], found["feeder"], found["router"]) == ("oit", "wsc", "cache_aware")
     window = parameters(found)["feed_window"]
     assert (window["value"], window["default"]) == (0.03, 0.03)
     for item in found["parameters"]:
