@@ -137,8 +137,8 @@ def test_plain_form_is_complete():
             },
         ],
         "checks": [
-            {"claim": "small", "holds": True, "seen": "7"},
-            {"claim": "large", "holds": False, "seen": "1,234.5"},
+            {"claim": "small", "holds": True, "seen": "7", "contradicted_by": ""},
+            {"claim": "large", "holds": False, "seen": "1,234.5", "contradicted_by": ""},
         ],
         "notes": ["Loses here."],
         "plots": ["plot.png"],
