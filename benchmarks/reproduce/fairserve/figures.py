@@ -8,7 +8,7 @@ weighted slice (FairServe 4.3) over the mean of the app's calls.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -57,30 +57,26 @@ def fairserve_figures(trace: Trace, result: ReplayResult) -> dict[str, Any]:
         "throttled_rpm": _calls_per_minute(calls, throttled, span_s),
         "slice_difference": service_difference(*slices, Windows()),
         "slice_jain_index": jain_index(service_rates(*slices).values()),
-        "aborted": {
-            "requests": sum(not run.complete for run in single),
-            "interactions": sum(not run.complete for run in several),
-        },
         "apps": _apps(runs, calls, span_s),
     }
 
 
 def _served(runs: Sequence[RunSample]) -> dict[str, float]:
-    """Return shares of served runs and of their users, in percent."""
+    """Return shares of served runs and of their users, in percent, and the number of aborted runs."""
     users = {run.client for run in runs}
     served = {run.client for run in runs if run.complete}
     return {
         "provided": 100.0 * sum(run.complete for run in runs) / (len(runs) or 1),
         "users": 100.0 * len(served) / (len(users) or 1),
+        "aborted": sum(not run.complete for run in runs),
     }
 
 
-def _delayed(calls: Iterable[CallSample]) -> float:
+def _delayed(calls: Sequence[CallSample]) -> float:
     """Return the percentage of delayed users."""
-    late: dict[str, bool] = defaultdict(bool)
-    for call in calls:
-        late[call.client] |= waited_s(call) > DELAYED_S
-    return 100.0 * sum(late.values()) / (len(late) or 1)
+    users = {call.client for call in calls}
+    late = {call.client for call in calls if waited_s(call) > DELAYED_S}
+    return 100.0 * len(late) / (len(users) or 1)
 
 
 def _ttft_s(calls: Iterable[CallSample]) -> Iterable[float]:
@@ -89,10 +85,7 @@ def _ttft_s(calls: Iterable[CallSample]) -> Iterable[float]:
 
 def _calls_per_minute(calls: Iterable[CallSample], users: set[str], span_s: float) -> list[float]:
     """Return the calls per minute of each user over the whole replay, ascending."""
-    counts: dict[str, int] = defaultdict(int)
-    for call in calls:
-        if call.client in users:
-            counts[call.client] += 1
+    counts = Counter(call.client for call in calls if call.client in users)
     return sorted(60.0 * count / span_s for count in counts.values())
 
 

@@ -76,8 +76,8 @@ def figures():
 
 
 def test_requests_are_runs_of_one_call_and_interactions_those_of_several(figures):
-    assert figures["requests"] == {"provided": 50.0, "users": 100.0}
-    assert figures["interactions"] == {"provided": 0.0, "users": 0.0}
+    assert figures["requests"] == {"provided": 50.0, "users": 100.0, "aborted": 2}
+    assert figures["interactions"] == {"provided": 0.0, "users": 0.0, "aborted": 1}
 
 
 def test_a_user_is_delayed_by_the_longest_wait_and_by_calls_that_never_started(figures):
@@ -89,10 +89,6 @@ def test_a_user_is_delayed_by_the_longest_wait_and_by_calls_that_never_started(f
 def test_throttled_users_are_counted_by_their_rate(figures):
     assert figures["throttled_good_users"] == 1
     assert figures["throttled_rpm"] == [3.0, 3.0]
-
-
-def test_aborted_runs_are_counted_by_their_number_of_calls(figures):
-    assert figures["aborted"] == {"requests": 2, "interactions": 1}
 
 
 def test_apps_cover_well_behaved_users(figures):
