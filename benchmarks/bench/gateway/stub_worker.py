@@ -107,15 +107,21 @@ class Generation:
             self._end()
         elif self._done == 1 and self._pause_s:
             self._engine.discard(self)
-            asyncio.get_running_loop().call_later(self._pause_s, self._resume)
+            self._resume_after(time.monotonic() + self._pause_s)
 
     def stop(self) -> None:
         """End the call without an answer: its client has left."""
         self._engine.discard(self)
         self._stopped = True
 
-    def _resume(self) -> None:
-        if not self._stopped:
+    def _resume_after(self, due_s: float) -> None:
+        """Run again, and never early: a timer of the loop counts from the time of its last turn."""
+        if self._stopped:
+            return
+        left_s = due_s - time.monotonic()
+        if left_s > 0:
+            asyncio.get_running_loop().call_later(left_s, self._resume_after, due_s)
+        else:
             self._engine.add(self)
 
     def _end(self) -> None:
