@@ -140,10 +140,7 @@ def mix_trace(seed: int, duration_s: float) -> Trace:
 
 
 def three_apps(seed: int, scale: float) -> Trace:
-    """Return the trace of Table 4: runs of its apps until each has its requests, times ``scale``.
-
-    All apps have them within about a minute, and all users of an app the same rate.
-    """
+    """Return the trace of Table 4: runs of its apps until each has its requests, times ``scale``."""
     clients = [
         ProgramClient(
             f"{app.app}-user-{user}",
