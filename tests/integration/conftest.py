@@ -1,4 +1,4 @@
-"""Databases for the tests: SQLite, or those that a mark of :mod:`databases` names.
+"""A scripted worker, and databases: SQLite, or those that a mark of :mod:`databases` names.
 
 SQLite databases are copies of one migrated file, PostgreSQL's of one migrated template. A PostgreSQL
 is started once per process from the installed binaries, as an unprivileged user where the tests run as
@@ -23,6 +23,7 @@ import pytest
 import redis
 from management_world import Management
 from processes import eventually, free_port
+from scripted_worker import ScriptedWorker
 from sqlalchemy import Engine
 from webhook_world import Receiver, WebhookWorld
 
@@ -30,6 +31,14 @@ from fairserve.platform.db.engine import SessionFactory, connect, session_factor
 from fairserve.platform.db.schema import upgrade
 
 START_TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def worker():
+    """Return a worker that answers as a test says."""
+    worker = ScriptedWorker()
+    yield worker
+    worker.close()
 
 
 def _missing(reason: str) -> None:

@@ -22,7 +22,6 @@ from gateway_server import ADMIN_KEY, ThreadServer
 from http2_frames import http2_client, request
 from installed_envoy import need_envoy
 from processes import eventually, free_port
-from scripted_worker import ScriptedWorker
 
 from fairserve.platform.picker.certificate import self_signed
 from fairserve.platform.server.settings import FIELDS
@@ -121,13 +120,6 @@ def running(command, folder, port):
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
-
-
-@pytest.fixture(scope="module")
-def worker():
-    worker = ScriptedWorker()
-    yield worker
-    worker.close()
 
 
 @pytest.fixture(scope="module")

@@ -247,7 +247,7 @@ _FIGURE_8_VALUES: Mapping[str, Mapping[str, float]] = {
 
 
 def figure8(setting: Setting, simulated: Simulated) -> Report:
-    """Return what throttling costs, and whom it finds."""
+    """Return the cost of throttling, and the users that it finds."""
     checks = []
     for fs in _FAIRSERVE:
         checks += _about_throttling(simulated, fs)

@@ -7,7 +7,6 @@ import openai
 import pytest
 from gateway_server import DEADLINE_S
 from processes import eventually
-from scripted_worker import ScriptedWorker
 
 from fairserve import client as agents
 
@@ -16,13 +15,6 @@ from .test_limits import Client
 PATH = "/v1/chat/completions"
 ALWAYS_OVERLOADED = ("--overload-high", "0.0001", "--overload-low", "0.00005")
 """Interval that makes overload begin as soon as a call is in progress."""
-
-
-@pytest.fixture(scope="module")
-def worker():
-    worker = ScriptedWorker()
-    yield worker
-    worker.close()
 
 
 @pytest.fixture(scope="module")

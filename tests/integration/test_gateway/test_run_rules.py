@@ -2,16 +2,8 @@
 
 import pytest
 from processes import eventually
-from scripted_worker import ScriptedWorker
 
 PATH = "/v1/chat/completions"
-
-
-@pytest.fixture(scope="module")
-def worker():
-    worker = ScriptedWorker()
-    yield worker
-    worker.close()
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 from processes import eventually
-from scripted_worker import ScriptedWorker
 from sse import data_of
 
 PATH = "/v1/chat/completions"
-
-
-@pytest.fixture(scope="module")
-def worker():
-    worker = ScriptedWorker()
-    yield worker
-    worker.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,6 @@
 """Fixtures for a server in front of one scripted worker."""
 
 import pytest
-from scripted_worker import ScriptedWorker
-
-
-@pytest.fixture(scope="module")
-def worker():
-    worker = ScriptedWorker()
-    yield worker
-    worker.close()
 
 
 @pytest.fixture(scope="module")
