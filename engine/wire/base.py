@@ -13,11 +13,15 @@ workers at most, and counts against a worker only together with calls of other t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from fairserve.engine.wire.reported_usage import UsageBounds
+import orjson
+
+from fairserve.engine.wire.chunk_output import has_content, has_output
+from fairserve.engine.wire.event_form import EventForm
+from fairserve.engine.wire.reported_usage import UsageBounds, count_of, read_usage
 from fairserve.engine.wire.request_fields import ServerKind, passed_on
 from fairserve.engine.wire.tasks import EMBEDDINGS, GENERATE, TASK_OF_PATH, Tasks, WorkerPath
 from fairserve.interactions.call import NO_TOKENS, TokenIds
@@ -48,8 +52,6 @@ class WorkerRequest:
     """Tokens of all inputs of a call without ``token_ids``."""
     stream: bool = True
     """The client gets the output as it arrives; else a worker that generates sends it whole."""
-    on_started: Callable[[], None] = lambda: None
-    """Called once when the worker has started a call whose answer is one object, or is assumed to."""
     traceparent: str = ""
     """W3C trace context of the call, a header; empty: none is sent."""
 
@@ -121,14 +123,68 @@ class WorkerRequest:
         return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerChunk:
     """A server-sent event of a worker's response, or the whole response if it is one object.
 
-    Its shape has been checked (:mod:`fairserve.engine.wire.answer_shape`).
+    Its shape has been checked (:mod:`fairserve.engine.wire.answer_shape`). One of a known ``form`` has
+    nothing new but a text, and perhaps a count of tokens: its readers need no object.
     """
 
-    data: dict[str, Any]
+    __slots__ = ("_data", "_text", "form", "output_tokens", "raw_text")
+
+    def __init__(
+        self,
+        data: dict[str, Any] | None = None,
+        form: EventForm | None = None,
+        raw_text: bytes = b"",
+        output_tokens: int | None = None,
+    ) -> None:
+        """Hold an object, or the text of an event with a form, as it is in JSON, and its count."""
+        self._data = data
+        self._text: str | None = None
+        self.form = form
+        self.raw_text = raw_text
+        self.output_tokens = output_tokens
+
+    @property
+    def text(self) -> str:
+        """Return the text of an event with a form."""
+        if self._text is None:
+            raw = self.raw_text
+            self._text = raw.decode() if b"\\" not in raw else orjson.loads(b'"' + raw + b'"')
+        return self._text
+
+    @property
+    def text_bytes(self) -> int:
+        """Return the length of that text in UTF-8."""
+        raw = self.raw_text
+        return len(raw) if b"\\" not in raw else len(self.text.encode())
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Return the event as an object."""
+        if self._data is None:
+            assert self.form is not None, "it has an object or a form"
+            self._data = self.form.chunk_with(self.text, self.output_tokens)
+        return self._data
+
+    @property
+    def outputs(self) -> int:
+        """Return the number of choices with output: a lower bound of its tokens."""
+        if self.form is not None:
+            return 1
+        return sum(map(has_output, self.data.get("choices") or ()))
+
+    @property
+    def has_content(self) -> bool:
+        """Return whether a choice carries output or its end; the role alone is neither."""
+        return self.form is not None or any(map(has_content, self.data["choices"]))
+
+    def reported_output(self, bounds: UsageBounds) -> int | None:
+        """Return the count of output tokens that it reports; None without a usable one."""
+        if self.form is not None:
+            return count_of(self.output_tokens, bounds.output_tokens)
+        return read_usage(self.data.get("usage"), bounds).output_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,33 +316,101 @@ class MalformedAnswerError(WorkerStreamError):
         super().__init__(message, cause="failed", client_message=message)
 
 
-class WorkerStream(Protocol):
-    """Chunks of one response. Ends by StopAsyncIteration after the worker's end of the response."""
+class AnswerReceiver(Protocol):
+    """Receives one answer, by calls on the event loop. After its end or failure nothing more comes."""
 
-    def __aiter__(self) -> AsyncIterator[WorkerChunk]:
-        """Return the stream itself; it can be read once."""
+    def started(self) -> None:
+        """Take that the worker has started a call whose answer is one object, or is assumed to. Once."""
         ...
 
-    async def __anext__(self) -> WorkerChunk:
-        """Return the next chunk.
+    def received(self, chunks: list[WorkerChunk]) -> None:
+        """Take the events that have arrived together, at least one."""
+        ...
 
-        Raises WorkerUnavailableError if the connection ends before the first chunk,
-        WorkerStreamError if it ends later, and WorkerRejectedError for an error event that rejects
-        the request itself.
+    def ended(self) -> None:
+        """Take the worker's end of a complete answer."""
+        ...
+
+    def failed(self, error: WorkerError) -> None:
+        """Take the failure.
+
+        WorkerUnavailableError before the first chunk, WorkerStreamError after it, WorkerRejectedError if
+        the request itself is rejected.
         """
         ...
 
+
+class SentCall(Protocol):
+    """A call that was sent to a worker."""
+
     def close(self) -> None:
-        """Stop reading, which cancels a running call on the worker. May be repeated."""
+        """Want nothing more, which cancels a running call on the worker. May be repeated."""
         ...
+
+    def pause(self) -> None:
+        """Receive nothing until :meth:`resume`: the reader lags."""
+        ...
+
+    def resume(self) -> None:
+        """Receive again."""
+        ...
+
+
+class Exchange(Protocol):
+    """The connection that carries a request and its answer."""
+
+    def close(self) -> None:
+        """Want nothing more: the worker sees the end of the connection."""
+        ...
+
+    def pause(self) -> None:
+        """Read nothing."""
+        ...
+
+    def resume(self) -> None:
+        """Read on."""
+        ...
+
+    def is_over(self) -> None:
+        """Take that the answer is complete, though its last bytes may not have arrived."""
+        ...
+
+
+class HttpAnswer(Protocol):
+    """Receives the parts of one HTTP answer. After its end or loss nothing more is called."""
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """Take the head; the names of the headers are in lower case."""
+        ...
+
+    def data(self, data: bytes) -> None:
+        """Take a part of the body, which is not empty."""
+        ...
+
+    def end(self) -> None:
+        """Take the end of the body."""
+        ...
+
+    def lost(self, why: str, *, unreachable: bool) -> None:
+        """Take the loss of the connection, or bytes that are no HTTP.
+
+        ``unreachable``: there was no connection, so that nothing was sent.
+        """
+        ...
+
+
+Transport = Callable[[WorkerRequest, HttpAnswer], Exchange]
+"""Sends a call now, and has its answer received."""
 
 
 class WorkerClient(Protocol):
     """The platform's client of one worker."""
 
-    async def open(self, request: WorkerRequest) -> WorkerStream:
-        """Send a call; return once the worker has accepted it (its HTTP header has arrived).
+    def send(
+        self, request: WorkerRequest, receiver: AnswerReceiver, transport: Transport | None = None
+    ) -> SentCall:
+        """Send a call, over our own connections unless another ``transport`` is given.
 
-        Raises WorkerUnavailableError or WorkerRejectedError.
+        The receiver is never called before this returns.
         """
         ...

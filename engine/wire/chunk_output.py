@@ -28,11 +28,6 @@ def has_output(choice: Any) -> bool:
     return False
 
 
-def output_chunks(chunk: dict[str, Any]) -> int:
-    """Return the number of choices with output: a lower bound of the chunk's tokens."""
-    return sum(map(has_output, chunk.get("choices") or ()))
-
-
 def output_size(chunk: dict[str, Any]) -> tuple[int, int]:
     """Return the number of choices with output, and the bytes of their text, tool calls included."""
     chunks = size = 0

@@ -1,4 +1,4 @@
-"""HTTP client of one worker, over a shared aiohttp session.
+"""HTTP client of one worker.
 
 It uses vLLM's dialect, or the plain OpenAI API for servers of any other kind. It parses server-sent
 events as they arrive, and cancels a call on the worker by closing its connection, which is how vLLM,
@@ -28,25 +28,28 @@ import aiohttp
 import numpy as np
 import orjson
 
-from fairserve.engine.wire.answer_shape import AnswerShape
 from fairserve.engine.wire.base import (
+    AnswerReceiver,
+    Exchange,
     FailureCause,
+    HttpAnswer,
+    SentCall,
+    Transport,
     WorkerFacts,
     WorkerMetrics,
     WorkerRejectedError,
     WorkerRequest,
-    WorkerStream,
     WorkerUnavailableError,
 )
+from fairserve.engine.wire.connections import Origin, WorkerConnections
 from fairserve.engine.wire.loop_turns import LoopTurns
 from fairserve.engine.wire.reported_error import error_object, verdict_of
 from fairserve.engine.wire.reported_usage import MAX_TOKENS, count_of
 from fairserve.engine.wire.request_fields import ServerKind
 from fairserve.engine.wire.tasks import GENERATE, Tasks, tasks_of
 from fairserve.engine.wire.upstream_message import public_message, public_rejection
-from fairserve.engine.wire.worker_answer import HttpWorkerAnswer
+from fairserve.engine.wire.worker_answer import WorkerAnswer
 from fairserve.engine.wire.worker_metrics import MAX_METRICS_BYTES, kv_endpoints_of, read_metrics
-from fairserve.engine.wire.worker_stream import HttpWorkerStream, describe
 from fairserve.interactions.call import TokenIds
 
 Dialect = Literal["vllm", "openai"]
@@ -54,7 +57,6 @@ Dialect = Literal["vllm", "openai"]
 BEGIN_S = 300.0
 """Seconds without the header of a stream, or without an answer to a pooling call, after which it is
 abandoned."""
-MAX_ERROR_BYTES = 64 * 1024
 MAX_FACTS_BYTES = 4 * 1024 * 1024
 """Maximum size of a listing of models."""
 TOKENIZE_S = 10.0
@@ -70,8 +72,6 @@ MODELS_PROBE_S = 5.0
 PAUSE_S = 1.0
 """Pause in seconds after a 429 without ``Retry-After``."""
 
-_NO_SUCH_PATH = frozenset({405, 501})
-"""Statuses, besides 404, of a server that does not serve a path."""
 _NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 """Errors raised if a worker sends no answer, or one that is too long."""
@@ -99,14 +99,21 @@ class HttpWorkerClient:
         dialect: Dialect = "vllm",
         *,
         begin_s: float = BEGIN_S,
+        connections: WorkerConnections | None = None,
         turns: LoopTurns | None = None,
     ) -> None:
-        """``turns`` are those of all streams on the event loop; None: of this client's."""
+        """Send calls over ``connections``, and everything else in ``session``.
+
+        ``connections`` and the ``turns`` of streams belong to all clients of the event loop; None: to
+        this one.
+        """
         self.base_url = base_url
         self.dialect: Dialect = dialect
         self.kind: ServerKind = dialect
         """Kind of server, which decides its fields; :meth:`facts` recognises our own worker."""
         self._session = session
+        self._connections = WorkerConnections() if connections is None else connections
+        self._origin = Origin(base_url)
         self._begin_s = begin_s
         self._turns = LoopTurns() if turns is None else turns
         self._headers: dict[str, str] = {}
@@ -135,62 +142,36 @@ class HttpWorkerClient:
         """
         return request.streams or (request.generates and self.dialect == "vllm")
 
-    async def open(self, request: WorkerRequest) -> WorkerStream:
+    @property
+    def needs_done(self) -> bool:
+        """Return whether the server ends a complete stream with ``[DONE]``."""
+        return self.dialect == "vllm"
+
+    def send(
+        self, request: WorkerRequest, receiver: AnswerReceiver, transport: Transport | None = None
+    ) -> SentCall:
         """Send a call; see :class:`fairserve.engine.wire.base.WorkerClient`."""
-        body = self.body_of(request)
-        response: aiohttp.ClientResponse | None = None
-        within_s = self._begin_s if request.streams or not request.generates else None
+        if transport is None:
+            answer = WorkerAnswer(self, request, receiver, self._turns, self._begin_s)
+            answer.exchange = self._post(request, answer)
+        else:
+            answer = WorkerAnswer(self, request, receiver, None, None)
+            answer.exchange = transport(request, answer)
         if not self.reports_start(request):
-            request.on_started()
-        try:
-            async with asyncio.timeout(within_s):
-                response = await self._session.post(
-                    self.base_url + request.path,
-                    data=orjson.dumps(body),
-                    headers={
-                        "content-type": "application/json",
-                        "accept": "text/event-stream" if request.streams else "application/json",
-                        "x-request-id": request.call_id,
-                        **({"traceparent": request.traceparent} if request.traceparent else {}),
-                        **self._headers,
-                    },
-                    allow_redirects=False,
-                )
-                if response.status == 200:
-                    shape = AnswerShape(request.path, request.sequences)
-                    if request.streams:
-                        return HttpWorkerStream(
-                            response,
-                            shape,
-                            self._private,
-                            needs_done=self.dialect == "vllm",
-                            turns=self._turns,
-                            tenant=request.tenant,
-                        )
-                    if self.reports_start(request):
-                        request.on_started()
-                    return HttpWorkerAnswer(response, shape, self._private, within_s)
-                error = _error_of(await _read_some(response, MAX_ERROR_BYTES), response.status)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
-            raise WorkerUnavailableError(f"no connection: {failure}", unreachable=True) from failure
-        except TimeoutError as failure:
-            if response is not None:
-                response.close()
-            text = f"no answer within {within_s:g} s"
-            raise WorkerUnavailableError(text, cause="silent") from failure
-        except (aiohttp.ClientError, OSError, ValueError) as failure:
-            if response is not None:
-                response.close()
-            raise WorkerUnavailableError(describe(failure), cause="silent") from failure
-        except BaseException:
-            if response is not None:
-                response.close()
-            raise
-        status, headers = response.status, response.headers
-        response.close()
-        if not request.generates and status in _NO_SUCH_PATH:
-            status = 404
-        raise self._error(status, headers, error)
+            asyncio.get_running_loop().call_soon(answer.assume_start)
+        return answer
+
+    def _post(self, request: WorkerRequest, answer: HttpAnswer) -> Exchange:
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream" if request.streams else "application/json",
+            "user-agent": "fairserve",
+            "x-request-id": request.call_id,
+            **({"traceparent": request.traceparent} if request.traceparent else {}),
+            **self._headers,
+        }
+        sent = self._origin.post(request.path, headers, orjson.dumps(self.body_of(request)))
+        return self._connections.send(self._origin, sent, answer)
 
     @property
     def private(self) -> tuple[str, ...]:
@@ -200,13 +181,11 @@ class HttpWorkerClient:
     def error_of_answer(
         self, status: int, headers: Mapping[str, str], body: bytes
     ) -> WorkerUnavailableError | WorkerRejectedError:
-        """Return the error for an answer with a status other than 200 that another client got."""
-        return self._error(status, headers, _error_of(body, status))
+        """Return the error for an answer to a call with a status other than 200.
 
-    def _error(
-        self, status: int, headers: Mapping[str, str], error: dict[str, Any]
-    ) -> WorkerUnavailableError | WorkerRejectedError:
-        """Return the error for a status other than 200; ``error`` is the object in the body."""
+        The names of the headers are in lower case.
+        """
+        error = _error_of(body, status)
         text = f"it answered {status}: {error['message']}"
         verdict = verdict_of(error, status)
         if verdict == "account":
@@ -434,14 +413,14 @@ def _length_of(entry: Mapping[str, Any]) -> int | None:
 
 def _pause_of(headers: Mapping[str, str]) -> float:
     """Return ``Retry-After`` in seconds, also if it is a date; a short pause if it is absent."""
-    value = headers.get("Retry-After", "").strip()
+    value = headers.get("retry-after", "").strip()
     if re.fullmatch(r"\d{1,20}(\.\d{1,20})?", value):
         return float(value)
     until_s = _date_s(value)
     if until_s is None:
         return PAUSE_S
     # By the server's own clock, which need not be ours.
-    now_s = _date_s(headers.get("Date", ""))
+    now_s = _date_s(headers.get("date", ""))
     return max(0.0, until_s - (time.time() if now_s is None else now_s))
 
 
@@ -469,4 +448,5 @@ def _error_of(body: bytes, status: int) -> dict[str, Any]:
 
 def _describe_unreached(failure: BaseException) -> str:
     """Return a failure as a text for operators, with addresses but without their credentials."""
-    return _SECRET_URL.sub("//", describe(failure))
+    name = type(failure).__name__
+    return _SECRET_URL.sub("//", f"{name}: {failure}" if str(failure) else name)

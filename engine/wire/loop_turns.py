@@ -31,13 +31,17 @@ class LoopTurns:
         """Streams that wait, by tenant."""
 
     async def next(self, tenant: str) -> None:
-        """Wait for the next turn of a tenant's stream, at least until the next pass of the loop."""
+        """Wait for the next turn of a tenant, at least until the next pass of the loop."""
+        await self.turn(tenant)
+
+    def turn(self, tenant: str) -> asyncio.Future[None]:
+        """Return the next turn of a tenant; a cancelled one is passed over."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         if not self._waiting:
             loop.call_soon(self._give)
         self._waiting.add(tenant, turn)
-        await turn
+        return turn
 
     def _give(self) -> None:
         """Give out the turns of a pass, one to each tenant in rotation."""

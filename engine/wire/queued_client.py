@@ -1,4 +1,4 @@
-"""A worker behind a local queue: ``open`` waits until the call may be sent, its stream is charged.
+"""A worker behind a local queue: a call waits until it may be sent, and its answer is charged there.
 
 A call that is cancelled while it waits leaves the queue; one that was sent is cancelled by its
 client. If the server requests a pause (429), the call is returned to the platform and the others of
@@ -12,17 +12,19 @@ import asyncio
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 
 from fairserve.engine.wire.base import (
+    AnswerReceiver,
+    SentCall,
+    Transport,
     WorkerChunk,
     WorkerClient,
+    WorkerError,
     WorkerRequest,
-    WorkerStream,
     WorkerUnavailableError,
 )
-from fairserve.engine.wire.chunk_output import output_chunks
 from fairserve.engine.wire.local_queue import LocalQueue
-from fairserve.engine.wire.reported_usage import UsageBounds, read_usage
 from fairserve.scheduling.base import LocalCall
 
 MAX_PAUSE_S = 60.0
@@ -46,8 +48,7 @@ class QueuedClient:
         self._client = client
         self._clock = clock
         self._call_later = call_later or asyncio.get_running_loop().call_later
-        self._turns: dict[str, asyncio.Future[str]] = {}
-        """Result of each wait: empty if the call may be sent, else the reason why it never will be."""
+        self._waiting: dict[str, _QueuedCall] = {}
         self._numbers = itertools.count(1)
         self._wakes_s = -1.0
 
@@ -56,23 +57,10 @@ class QueuedClient:
         """Return the remaining seconds of the longest pause that the server requested."""
         return self.queue.paused_s(self._clock())
 
-    async def open(self, request: WorkerRequest) -> WorkerStream:
+    def send(
+        self, request: WorkerRequest, receiver: AnswerReceiver, transport: Transport | None = None
+    ) -> SentCall:
         """Send the call when it is next; see :class:`~fairserve.engine.wire.base.WorkerClient`."""
-        call_id = await self.turn(request)
-        try:
-            stream = await self._client.open(request)
-        except BaseException as error:
-            if isinstance(error, WorkerUnavailableError):
-                self.pause(error, request.tenant)
-            self.end(call_id)
-            raise
-        return _QueuedStream(stream, self, call_id, request.usage_bounds)
-
-    async def turn(self, request: WorkerRequest) -> str:
-        """Wait until the call may be sent, and return its id in the queue, for :meth:`end`.
-
-        Raises WorkerUnavailableError if it never may.
-        """
         call = LocalCall(
             call_id=f"{request.call_id} {next(self._numbers)}",
             client_id=request.client_id,
@@ -82,22 +70,17 @@ class QueuedClient:
             weight=request.weight,
             expected_output_tokens=request.expected_output_tokens,
         )
-        turn = self._turns[call.call_id] = asyncio.get_running_loop().create_future()
+        send = partial(self._client.send, transport=transport)
+        queued = _QueuedCall(self, call.call_id, request, receiver, send)
+        self._waiting[call.call_id] = queued
         self.queue.add(call, request.tenant)
-        try:
-            self._advance()
-            if lost := await turn:
-                raise WorkerUnavailableError(lost)
-        except BaseException:
-            self.end(call.call_id)
-            raise
-        return call.call_id
+        self._advance()
+        return queued
 
     def requeue(self, reason: str) -> None:
         """Fail the waiting calls with ``reason``, so that each is tried at another worker."""
-        for turn in self._turns.values():
-            if not turn.done():
-                turn.set_result(reason)
+        for queued in list(self._waiting.values()):
+            queued.failed(WorkerUnavailableError(reason))
 
     def pause(self, error: WorkerUnavailableError, tenant: str) -> None:
         """Pause as the server requested by failing a call of this tenant; no effect if it did not."""
@@ -107,16 +90,14 @@ class QueuedClient:
 
     def end(self, call_id: str) -> None:
         """Remove a call and send the next ones."""
-        self._turns.pop(call_id, None)
+        self._waiting.pop(call_id, None)
         self.queue.end(call_id)
         self._advance()
 
     def _advance(self) -> None:
         now_s = self._clock()
         for call_id in self.queue.send(now_s):
-            turn = self._turns.pop(call_id)
-            if not turn.done():  # otherwise it was cancelled or released, and is about to leave
-                turn.set_result("")
+            self._waiting.pop(call_id).go()
         resume_s = self.queue.next_resume_s(now_s)
         scheduled = now_s < self._wakes_s <= resume_s
         if self.queue.waiting and resume_s < math.inf and not scheduled:
@@ -128,40 +109,81 @@ class QueuedClient:
         self._advance()
 
 
-class _QueuedStream:
+class _QueuedCall:
+    """A call that waits in the queue, and is then charged there."""
+
     def __init__(
-        self, stream: WorkerStream, client: QueuedClient, call_id: str, bounds: UsageBounds
+        self,
+        client: QueuedClient,
+        call_id: str,
+        request: WorkerRequest,
+        receiver: AnswerReceiver,
+        send: Callable[[WorkerRequest, AnswerReceiver], SentCall],
     ) -> None:
-        self._stream = stream
-        self._client = client
-        self._call_id = call_id
-        self._bounds = bounds
+        self._client, self._call_id = client, call_id
+        self._request, self._receiver = request, receiver
+        self._send = send
+        self._sent: SentCall | None = None
+        self._paused = self._ended = False
+        self._bounds = request.usage_bounds
         self._charged_tokens = 0
-        self._ended = False
 
-    def __aiter__(self) -> _QueuedStream:
-        return self
+    def go(self) -> None:
+        """Send the call: it is next."""
+        self._sent = self._send(self._request, self)
+        if self._paused:
+            self._sent.pause()
 
-    async def __anext__(self) -> WorkerChunk:
-        try:
-            chunk = await self._stream.__anext__()
-        except Exception:
-            self._end()
-            raise
-        if not self._ended:
-            total = read_usage(chunk.data.get("usage"), self._bounds).output_tokens
-            tokens = output_chunks(chunk.data) if total is None else total - self._charged_tokens
+    # --- AnswerReceiver ---------------------------------------------------------------------------
+
+    def started(self) -> None:
+        """Pass it on."""
+        self._receiver.started()
+
+    def received(self, chunks: list[WorkerChunk]) -> None:
+        """Charge the call for the output."""
+        for chunk in chunks:
+            total = chunk.reported_output(self._bounds)
+            tokens = chunk.outputs if total is None else total - self._charged_tokens
             tokens = min(tokens, self._bounds.output_tokens - self._charged_tokens)
             if tokens > 0:
                 self._charged_tokens += tokens
                 self._client.queue.decoded(self._call_id, tokens)
-        return chunk
+        self._receiver.received(chunks)
+
+    def ended(self) -> None:
+        """Leave the queue."""
+        self._leave()
+        self._receiver.ended()
+
+    def failed(self, error: WorkerError) -> None:
+        """Leave the queue, which pauses if the server requested it."""
+        if isinstance(error, WorkerUnavailableError):
+            self._client.pause(error, self._request.tenant)
+        self._leave()
+        self._receiver.failed(error)
+
+    # --- SentCall ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._stream.close()
-        self._end()
+        """Leave the queue; cancel the call if it was sent."""
+        if self._sent is not None:
+            self._sent.close()
+        self._leave()
 
-    def _end(self) -> None:
+    def pause(self) -> None:
+        """Receive nothing."""
+        self._paused = True
+        if self._sent is not None:
+            self._sent.pause()
+
+    def resume(self) -> None:
+        """Receive again."""
+        self._paused = False
+        if self._sent is not None:
+            self._sent.resume()
+
+    def _leave(self) -> None:
         if not self._ended:
             self._ended = True
             self._client.end(self._call_id)

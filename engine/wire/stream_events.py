@@ -11,12 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 from fairserve.engine.wire.answer_shape import AnswerShape, as_chunk
-from fairserve.engine.wire.base import MalformedAnswerError, WorkerStreamError
+from fairserve.engine.wire.base import MalformedAnswerError, WorkerChunk, WorkerStreamError
+from fairserve.engine.wire.event_form import EventForm, form_of
 from fairserve.engine.wire.reported_error import error_object, reported
 from fairserve.engine.wire.worker_json import parse_object
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """Maximum size of a single event, which is held in memory; a longer one breaks the answer."""
+MAX_FORMS = 16
+"""Events of a stream from which its form is learned: the forms of some streams never repeat."""
 _BOM = b"\xef\xbb\xbf"
 """The byte order mark, which may precede the first line."""
 
@@ -31,6 +34,8 @@ class StreamEvents:
         self._is_object: bool | None = None
         """True if the answer is one object; None while nothing has arrived."""
         self._at_start = True
+        self._form: EventForm | None = None
+        self._forms_left = MAX_FORMS
 
     def feed(self, received: bytes) -> list[bytes]:
         """Return the contents of the events that are whole now.
@@ -66,12 +71,14 @@ class StreamEvents:
         """Return whether an answer that has ended without ``[DONE]`` is complete."""
         return self._shape.is_complete and (bool(self._is_object) or not needs_done)
 
-    def read(self, event: bytes) -> dict[str, Any] | None:
+    def read(self, event: bytes) -> WorkerChunk | None:
         """Return the checked chunk of an event; None for the end of a complete answer.
 
         Raises WorkerStreamError, or WorkerRejectedError for an error that rejects the request itself,
         with the worker's own texts.
         """
+        if self._form is not None and (found := self._form.match(event)) is not None:
+            return WorkerChunk(None, self._form, *found)
         if event == b"[DONE]":
             if not self._shape.is_complete:
                 raise WorkerStreamError("it ended without a finish_reason")
@@ -80,9 +87,12 @@ class StreamEvents:
         raise_reported(chunk)
         if self._is_object:
             self._shape.check_whole(chunk)
-            return as_chunk(chunk)
+            return WorkerChunk(as_chunk(chunk))
         self._shape.check_chunk(chunk)
-        return chunk
+        if self._forms_left:
+            self._form = form_of(event, chunk) or self._form
+            self._forms_left -= 1
+        return WorkerChunk(chunk)
 
 
 def raise_reported(answer: dict[str, Any]) -> None:

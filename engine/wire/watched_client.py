@@ -11,13 +11,15 @@ be the cause.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from fairserve.engine.wire.base import (
+    AnswerReceiver,
+    SentCall,
+    Transport,
     WorkerChunk,
     WorkerClient,
+    WorkerError,
     WorkerRequest,
-    WorkerStream,
     WorkerUnavailableError,
 )
 from fairserve.engine.wire.circuit import Circuit
@@ -44,29 +46,13 @@ class WatchedClient:
         self._clock = clock
         self._on_open = on_open
 
-    async def open(self, request: WorkerRequest) -> WorkerStream:
+    def send(
+        self, request: WorkerRequest, receiver: AnswerReceiver, transport: Transport | None = None
+    ) -> SentCall:
         """Send a call; see :class:`~fairserve.engine.wire.base.WorkerClient`."""
-        generation = self._circuit.generation
-        self.sequences += request.sequences
-        key = self.expect_start(request.sequences, None if request.streams else request.on_started)
-        request = replace(request, on_started=lambda: self.unstarted.start(key))
-        try:
-            stream = await self._client.open(request)
-        except BaseException as error:
-            self.sequences -= request.sequences
-            self.unstarted.remove(key)
-            if isinstance(error, WorkerUnavailableError):
-                self.failed(generation, error, request.tenant)
-            raise
-        return _WatchedStream(stream, self, generation, request, key)
-
-    def expect_start(self, sequences: int, on_started: Callable[[], None] | None) -> int:
-        """Follow a call that is being sent; see :class:`UnstartedCalls` for its key."""
-        return self.unstarted.add(sequences, self._clock(), on_started)
-
-    def carried(self, request: WorkerRequest) -> CarriedCall:
-        """Count a call that another process sends to the worker now."""
-        return CarriedCall(self, request, self._circuit.generation)
+        call = _WatchedCall(self, request, receiver, self._circuit.generation, self._clock())
+        call.sent = self._client.send(request, call, transport)
+        return call
 
     def began(self, generation: int) -> None:
         """Record that a call received its first chunk, or its whole answer."""
@@ -84,84 +70,71 @@ class WatchedClient:
             self._on_open()
 
 
-class CarriedCall:
-    """A call at the worker whose tokens another process carries. Ends by :meth:`end`."""
+class _WatchedCall:
+    """A call at the worker: counted from here to its end."""
 
-    def __init__(self, watched: WatchedClient, request: WorkerRequest, generation: int) -> None:
-        """Count a call of this generation of the worker; its ``on_started`` learns of its start."""
-        self._watched = watched
-        self._streams = request.streams
-        self._key = watched.expect_start(request.sequences, request.on_started)
+    def __init__(
+        self,
+        watched: WatchedClient,
+        request: WorkerRequest,
+        receiver: AnswerReceiver,
+        generation: int,
+        now_s: float,
+    ) -> None:
+        """Count a call of this generation of the worker."""
+        self._watched, self._receiver = watched, receiver
+        self._request = request
         self._generation = generation
-        self._tenant = request.tenant
         self._sequences = request.sequences
         watched.sequences += self._sequences
+        on_started = None if request.streams else receiver.started
+        self._key = watched.unstarted.add(self._sequences, now_s, on_started)
+        self._begun = False
+        self.sent: SentCall | None = None
 
-    def began(self) -> None:
-        """Record that the worker has begun to answer: the header has arrived.
-
-        The header of a stream is sent when the worker has accepted the call, before its start.
-        """
-        if not self._streams:
-            self.started()
-        self._watched.began(self._generation)
+    # --- AnswerReceiver ---------------------------------------------------------------------------
 
     def started(self) -> None:
         """Report the start of the call, if it is not known yet."""
         self._watched.unstarted.start(self._key)
 
-    def failed(self, error: WorkerUnavailableError) -> None:
-        """Record that the worker did not begin to answer."""
-        if self._sequences:
-            self._watched.failed(self._generation, error, self._tenant)
-
-    def end(self) -> None:
-        """Count the call no more. May be repeated."""
-        self._watched.unstarted.remove(self._key)
-        self._watched.sequences -= self._sequences
-        self._sequences = 0
-
-
-class _WatchedStream:
-    def __init__(
-        self,
-        stream: WorkerStream,
-        watched: WatchedClient,
-        generation: int,
-        request: WorkerRequest,
-        key: int,
-    ) -> None:
-        self._stream = stream
-        self._watched = watched
-        self._generation = generation
-        self._tenant = request.tenant
-        self._sequences = request.sequences
-        self._key = key
-        self._begun = False
-
-    def __aiter__(self) -> _WatchedStream:
-        return self
-
-    async def __anext__(self) -> WorkerChunk:
-        try:
-            chunk = await self._stream.__anext__()
-        except WorkerUnavailableError as error:
-            if self._sequences:  # otherwise it was closed here, which is no failure of the worker
-                self._watched.failed(self._generation, error, self._tenant)
-            self._leave()
-            raise
-        except Exception:
-            self._leave()
-            raise
+    def received(self, chunks: list[WorkerChunk]) -> None:
+        """Record the begin with the first chunk."""
         if not self._begun:
             self._begun = True
             self._watched.unstarted.remove(self._key)
             self._watched.began(self._generation)
-        return chunk
+        self._receiver.received(chunks)
+
+    def ended(self) -> None:
+        """Count the call no more."""
+        self._leave()
+        self._receiver.ended()
+
+    def failed(self, error: WorkerError) -> None:
+        """Report a call that did not begin, and count it no more."""
+        self._leave()
+        if isinstance(error, WorkerUnavailableError):
+            self._watched.failed(self._generation, error, self._request.tenant)
+        self._receiver.failed(error)
+
+    # --- SentCall ---------------------------------------------------------------------------------
 
     def close(self) -> None:
+        """Count the call no more, and cancel it."""
         self._leave()
-        self._stream.close()
+        if self.sent is not None:
+            self.sent.close()
+
+    def pause(self) -> None:
+        """Receive nothing."""
+        if self.sent is not None:
+            self.sent.pause()
+
+    def resume(self) -> None:
+        """Receive again."""
+        if self.sent is not None:
+            self.sent.resume()
 
     def _leave(self) -> None:
         self._watched.sequences -= self._sequences

@@ -1,90 +1,309 @@
-"""Response of one worker that is a single JSON object: a stream with one chunk.
+"""One worker's answer as its bytes arrive: an error, events, or one object.
 
-Weakness: the whole object is in memory, and parsing it holds the interpreter: on two busy cores 0.2 s
-for 10 MB of numbers, half of that for base64.
+Events are worked off in turns (:mod:`fairserve.engine.wire.loop_turns`). A streamed answer is complete
+when ``[DONE]`` follows a ``finish_reason`` for every choice that was begun; that of a plain OpenAI server
+also when it ends after them. Some servers end the stream normally after they aborted a call
+(llama-cpp-python's, in which a new call interrupts the running one): that is a broken answer, not a short
+one.
+
+Weakness: an answer that is one object is in memory, and parsing it holds the interpreter: on two busy
+cores 0.2 s for 10 MB of numbers, half of that for base64.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from typing import Any
-
-import aiohttp
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from fairserve.engine.wire.answer_shape import AnswerShape
 from fairserve.engine.wire.base import (
+    AnswerReceiver,
+    Exchange,
     FailureCause,
     WorkerChunk,
+    WorkerError,
     WorkerRejectedError,
+    WorkerRequest,
     WorkerStreamError,
     WorkerUnavailableError,
 )
-from fairserve.engine.wire.stream_events import raise_reported
+from fairserve.engine.wire.loop_turns import EVENT_BYTES, TURN_BYTES, LoopTurns
+from fairserve.engine.wire.stream_events import StreamEvents, raise_reported
 from fairserve.engine.wire.upstream_message import public_message, public_rejection
 from fairserve.engine.wire.worker_json import parse_object
-from fairserve.engine.wire.worker_stream import describe
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Maximum size of an answer, such as 2,048 vectors of 1,500 numbers."""
+"""Maximum size of an answer that is one object, such as 2,048 vectors of 1,500 numbers."""
+MAX_ERROR_BYTES = 64 * 1024
+"""Bytes of an error that are read."""
+_NO_SUCH_PATH = frozenset({405, 501})
+"""Statuses, besides 404, of a server that does not serve a path."""
 
 
-class HttpWorkerAnswer:
-    """The answer of status 200; see :class:`fairserve.engine.wire.base.WorkerStream`."""
+class AnsweringServer(Protocol):
+    """What an answer needs to know of its server."""
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """Return the texts that are removed from the worker's errors before a client sees them."""
+        ...
+
+    @property
+    def needs_done(self) -> bool:
+        """Return whether the server ends a complete stream with ``[DONE]``."""
+        ...
+
+    def reports_start(self, request: WorkerRequest) -> bool:
+        """Return whether the server reports a call before its answer."""
+        ...
+
+    def error_of_answer(
+        self, status: int, headers: Mapping[str, str], body: bytes
+    ) -> WorkerUnavailableError | WorkerRejectedError:
+        """Return the error for an answer with a status other than 200."""
+        ...
+
+
+class WorkerAnswer:
+    """Reads one answer for its receiver; also the call that was sent, for whoever sent it."""
 
     def __init__(
         self,
-        response: aiohttp.ClientResponse,
-        shape: AnswerShape,
-        private: Collection[str],
-        within_s: float | None,
+        server: AnsweringServer,
+        request: WorkerRequest,
+        receiver: AnswerReceiver,
+        turns: LoopTurns | None,
+        begin_s: float | None,
     ) -> None:
-        """Read ``response`` within this time, if any; the others as in ``HttpWorkerStream``."""
-        self._response = response
-        self._shape = shape
-        self._private = private
-        self._within_s = within_s
-        self._read = False
+        """Without ``turns`` all that arrives is worked off at once.
 
-    def __aiter__(self) -> HttpWorkerAnswer:
-        return self
+        ``begin_s``: seconds without the head of a stream, or without an answer to a pooling call.
+        """
+        self.exchange: Exchange | None = None
+        self._server, self._request = server, request
+        self._receiver: AnswerReceiver | None = receiver
+        self._turns = turns
+        self._within_s = begin_s if request.streams or not request.generates else None
+        self._timer: asyncio.TimerHandle | None = None
+        if self._within_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._within_s, self._overdue)
+        self._status = 0
+        self._headers: Mapping[str, str] = {}
+        self._body = bytearray()
+        self._shape = AnswerShape(request.path, request.sequences)
+        self._events: StreamEvents | None = None
+        """Reads a streamed answer."""
+        self._backlog: deque[bytes] = deque()
+        """Events that have arrived."""
+        self._turn: asyncio.Future[None] | None = None
+        self._paused = False
+        self._begun = False
+        self._has_ended = False
+        self._loss = ""
+        """Why the connection was lost while events were left."""
 
-    async def __anext__(self) -> WorkerChunk:
-        if self._read:
-            raise StopAsyncIteration
-        self._read = True
-        body = bytearray()
+    def assume_start(self) -> None:
+        """Report the start of a call whose server reports nothing before its answer."""
+        if self._receiver is not None:
+            self._receiver.started()
+
+    # --- the connection ---------------------------------------------------------------------------
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """Take the head of the answer."""
+        self._status, self._headers = status, headers
+        coding = headers.get("content-encoding", "identity")
+        if coding != "identity":
+            self._fail(
+                self._broken(f"its answer has the coding {coding[:40]}, which nobody accepts")
+            )
+        elif status == 200 and self._request.streams:
+            self._stop_timer()
+            self._events = StreamEvents(self._shape)
+        elif status == 200 and self._server.reports_start(self._request):
+            assert self._receiver is not None
+            self._receiver.started()
+
+    def data(self, data: bytes) -> None:
+        """Take a part of the body."""
+        if self._receiver is None:
+            return
+        if self._events is not None:
+            try:
+                self._backlog.extend(self._events.feed(data))
+            except WorkerStreamError as error:
+                self._fail(self._broken(str(error), error.cause, error.client_message))
+                return
+            if self._turn is None and not self._paused:
+                self._work()
+            return
+        self._body += data
+        if self._status != 200:
+            if len(self._body) >= MAX_ERROR_BYTES:
+                self.end()
+        elif len(self._body) > MAX_ANSWER_BYTES:
+            text = f"its answer is longer than {MAX_ANSWER_BYTES} bytes"
+            self._fail(self._broken(text, "failed", text))
+
+    def end(self) -> None:
+        """Take the end of the body."""
+        if self._receiver is None:
+            return
+        self._has_ended = True
+        if self._events is not None:
+            if self._loss == "":
+                self._backlog.extend(self._events.flush())
+            if self._turn is None and not self._paused:
+                self._work()
+        elif self._status == 200:
+            self._read_whole(bytes(self._body))
+        else:
+            status, body = self._status, bytes(self._body[:MAX_ERROR_BYTES])
+            if not self._request.generates and status in _NO_SUCH_PATH:
+                status = 404
+            self._fail(self._server.error_of_answer(status, self._headers, body))
+
+    def lost(self, why: str, *, unreachable: bool) -> None:
+        """Take the loss of the connection. Events that arrived before it are worked off first."""
+        if self._events is not None and not unreachable:
+            self._loss = why
+            self.end()
+        elif unreachable:
+            self._fail(WorkerUnavailableError(why, unreachable=True))
+        else:
+            self._fail(self._broken(why))
+
+    def _overdue(self) -> None:
+        self._timer = None
+        what = "no answer within" if not self._status else "its answer took over"
+        self._fail(self._broken(f"{what} {self._within_s:g} s"))
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Work off the events of one turn, and ask for the next one if some are left."""
+        self._turn = None
+        if self._receiver is None or self._paused:
+            return
+        chunks: list[WorkerChunk] = []
+        error: WorkerError | None = None
+        left_bytes, done = TURN_BYTES, False
+        events = self._events
+        assert events is not None
         try:
-            async with asyncio.timeout(self._within_s):
-                async for part in self._response.content.iter_any():
-                    body += part
-                    if len(body) > MAX_ANSWER_BYTES:
-                        text = f"its answer is longer than {MAX_ANSWER_BYTES} bytes"
-                        raise self._broken(text, "failed", text)
-        except TimeoutError as failure:
-            raise self._broken(f"its answer took over {self._within_s:g} s") from failure
-        except (aiohttp.ClientError, OSError) as failure:
-            raise self._broken(describe(failure)) from failure
+            while self._backlog and left_bytes > 0 and not done:
+                event = self._backlog.popleft()
+                left_bytes -= len(event) + EVENT_BYTES
+                chunk = events.read(event)
+                if chunk is None:
+                    done = True
+                else:
+                    chunks.append(chunk)
+        except WorkerRejectedError as rejected:
+            error = public_rejection(rejected, self._server.private)
+        except WorkerStreamError as broken:
+            self._begun = self._begun or bool(chunks)
+            error = self._broken(str(broken), broken.cause, broken.client_message)
+        if chunks:
+            self._begun = True
+            self._receiver.received(chunks)
+            if self._receiver is None:  # closed by its receiver
+                return
+        if error is not None:
+            self._fail(error)
+        elif done:
+            self._end()
+        elif self._backlog:
+            self._work_later()
+        elif self._has_ended:
+            why = self._loss or "the connection ended without [DONE]"
+            if events.is_complete(needs_done=self._server.needs_done):
+                self._end()
+            else:
+                self._fail(self._broken(why))
+
+    def _end(self) -> None:
+        receiver = self._leave()
+        if self.exchange is not None:
+            self.exchange.is_over()
+        if receiver is not None:
+            receiver.ended()
+
+    # --- one object -------------------------------------------------------------------------------
+
+    def _read_whole(self, body: bytes) -> None:
         try:
-            data = read_whole(bytes(body), self._shape)
+            data = read_whole(body, self._shape)
         except WorkerRejectedError as error:
-            self._response.close()
-            raise public_rejection(error, self._private) from error
+            self._fail(public_rejection(error, self._server.private))
         except WorkerStreamError as error:
-            raise self._broken(str(error), error.cause, error.client_message) from error
-        self._response.release()
-        return WorkerChunk(data)
+            self._fail(self._broken(str(error), error.cause, error.client_message))
+        else:
+            receiver = self._receiver
+            assert receiver is not None
+            receiver.received([WorkerChunk(data)])
+            if self._receiver is not None:
+                self._end()
+
+    # --- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the connection, which cancels the call if it still runs."""
-        self._response.close()
+        """See :class:`~fairserve.engine.wire.base.SentCall`."""
+        if self._leave() is not None and self.exchange is not None:
+            self.exchange.close()
+
+    def pause(self) -> None:
+        """See :class:`~fairserve.engine.wire.base.SentCall`."""
+        self._paused = True
+        if self.exchange is not None:
+            self.exchange.pause()
+
+    def resume(self) -> None:
+        """See :class:`~fairserve.engine.wire.base.SentCall`."""
+        self._paused = False
+        if self.exchange is not None:
+            self.exchange.resume()
+        if self._events is not None and self._turn is None and (self._backlog or self._has_ended):
+            self._work_later()
+
+    def _work_later(self) -> None:
+        if self._turns is None:
+            self._work()
+            return
+        self._turn = self._turns.turn(self._request.tenant)
+        self._turn.add_done_callback(lambda turn: None if turn.cancelled() else self._work())
+
+    def _leave(self) -> AnswerReceiver | None:
+        """Call the receiver no more; return it."""
+        receiver, self._receiver = self._receiver, None
+        self._stop_timer()
+        if self._turn is not None:
+            self._turn.cancel()
+        self._backlog.clear()
+        return receiver
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fail(self, error: WorkerError) -> None:
+        receiver = self._leave()
+        if self.exchange is not None:
+            self.exchange.close()
+        if receiver is not None:
+            receiver.failed(error)
 
     def _broken(
         self, why: str, cause: FailureCause = "silent", message: str = ""
-    ) -> WorkerUnavailableError:
-        self._response.close()
-        client_message = public_message(message, self._private)
-        return WorkerUnavailableError(why, cause=cause, client_message=client_message)
+    ) -> WorkerStreamError | WorkerUnavailableError:
+        """Return the error of a broken answer; ``message`` is the worker's own if it sent one."""
+        client_message = public_message(message, self._server.private)
+        error = WorkerStreamError if self._begun else WorkerUnavailableError
+        return error(why, cause=cause, client_message=client_message)
 
 
 def read_whole(body: bytes, shape: AnswerShape) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import aiohttp
 from fairserve.engine.wire.base import WorkerClient, WorkerFacts, WorkerUnavailableError
 from fairserve.engine.wire.circuit import Circuit, CircuitOptions
 from fairserve.engine.wire.client import HttpWorkerClient
+from fairserve.engine.wire.connections import WorkerConnections
 from fairserve.engine.wire.local_queue import LocalQueue
 from fairserve.engine.wire.loop_turns import LoopTurns
 from fairserve.engine.wire.queued_client import QueuedClient
@@ -71,7 +72,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         """
         self._control = control
         self._session = session
-        self._turns = LoopTurns()
+        self._connections, self._turns = WorkerConnections(), LoopTurns()
         self._on_facts = on_facts
         self._watch = Watch(control, self._joins, kv_event_bridge, clock)
         self._local = local_scheduler, dict(local_options or {})
@@ -148,7 +149,13 @@ class WorkerPool(Mapping[str, WorkerClient]):
         if spec.worker_id in self._members:
             raise ValueError(f"worker {spec.worker_id!r} is in the pool already")
         circuit = Circuit(self._circuit)
-        http = HttpWorkerClient(spec.url, self._session, spec.kind, turns=self._turns)
+        http = HttpWorkerClient(
+            spec.url,
+            self._session,
+            spec.kind,
+            connections=self._connections,
+            turns=self._turns,
+        )
         watched = WatchedClient(http, circuit, self._clock, lambda: self._calls_fail(member))
         queue = self._queue_before(watched, spec) if spec.kind == "openai" else None
         member = Member(spec, http, watched, queue, circuit)
@@ -230,3 +237,4 @@ class WorkerPool(Mapping[str, WorkerClient]):
         await asyncio.gather(*tasks, return_exceptions=True)
         for member in self._members.values():
             member.unfollow()
+        self._connections.close()

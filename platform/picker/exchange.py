@@ -19,16 +19,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
 import orjson
 
 from fairserve.engine.wire.base import (
+    Exchange as WorkerExchange,
+)
+from fairserve.engine.wire.base import (
+    HttpAnswer,
+    WorkerClient,
     WorkerRequest,
     WorkerStreamError,
-    WorkerUnavailableError,
 )
 from fairserve.platform.base.errors import (
     BodyTooLargeError,
@@ -36,30 +40,22 @@ from fairserve.platform.base.errors import (
     NotFoundError,
     UnavailableError,
 )
-from fairserve.platform.base.request_facts import RequestFacts, add_error, begin_request
+from fairserve.platform.base.request_facts import RequestFacts, add_error, add_facts, begin_request
 from fairserve.platform.db.base import new_id
+from fairserve.platform.fleet.member import Member
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.picker import messages as wire
 from fairserve.platform.picker.answered import AnsweredRequest
-from fairserve.platform.picker.answers import (
-    AnswerReader,
-    FailedAnswer,
-    StreamedAnswer,
-    WholeAnswer,
-)
 from fairserve.platform.picker.call_endpoints import CALL_ENDPOINTS
 from fairserve.platform.picker.clients import GatewayClient, GatewayClients
 from fairserve.platform.picker.endpoints import Endpoints
-from fairserve.platform.picker.gateway_call import GatewayCall
 from fairserve.platform.picker.protocol import messages_pb2 as pb
-from fairserve.platform.picker.sent_call import SentCall
-from fairserve.platform.picker.turn import Turn
 from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 from fairserve.platform.serving.completions.endpoint import Endpoint, ReadRequest
-from fairserve.platform.serving.completions.producer import JSON
-from fairserve.platform.serving.completions.requests import CompletionCall
+from fairserve.platform.serving.completions.producer import JSON, answer_headers
+from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.running_call import LEFT, RunningCall
 from fairserve.platform.serving.decision.check import CheckedCall
-from fairserve.platform.serving.decision.placement import Placement
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 
@@ -78,9 +74,11 @@ DETAILS = "fairserve"
 """Details of our own answers, in the gateway's log."""
 RETRY_S = "5"
 
+_WAKE = pb.ProcessingRequest()
+"""Wakes an exchange whose call is over."""
+
 Context = Any
 """The context of a stream, :class:`grpc.aio.ServicerContext`, which has no types."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -104,8 +102,37 @@ class _LeftError(Exception):
     """The gateway has ended the stream."""
 
 
-class _StoppedError(Exception):
-    """Control has stopped the call."""
+class _OverError(Exception):
+    """The call has ended before its answer did."""
+
+
+class _GatewayConnection:
+    """The connection that a gateway has to a worker: it is not ours to close."""
+
+    def close(self) -> None:
+        """Do nothing: the exchange answers the gateway."""
+
+    is_over = pause = resume = close
+
+
+class _Written:
+    """The reader of the call: keeps what the client gets with the next message."""
+
+    lost = ""
+    is_full = False
+    on_space: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, body: bytes) -> None:
+        """Keep a part."""
+        self._parts.append(body)
+
+    def take(self) -> bytes:
+        """Return what was written since the last time."""
+        written, self._parts = b"".join(self._parts), []
+        return written
 
 
 class Exchange:
@@ -116,12 +143,10 @@ class Exchange:
         self._context = context
         self._began_s = time.monotonic()
         self._messages: asyncio.Queue[pb.ProcessingRequest | None] = asyncio.Queue(AHEAD)
-        """Messages that were read ahead; None ends the stream, or wakes a call that was stopped."""
+        """Messages that were read ahead; None ends the stream."""
         self._held: deque[pb.ProcessingRequest] = deque()
         """Messages that arrived while the call waited for its grant."""
-        self._left = self._stopped = self._worker_lost = False
-        self._turn: Turn | None = None
-        """The wait of the call for its worker, while it lasts."""
+        self._left = False
         self._request_mode = self._response_mode = wire.FULL_DUPLEX
         self._headers: dict[str, str] = {}
         self._path = ""
@@ -130,8 +155,20 @@ class Exchange:
         self._checked: CheckedCall | None = None
         self._reservation: BodyReservation | None = None
         self._request_trailers = False
-        self._call: GatewayCall | None = None
-        self._reader: AnswerReader | None = None
+        self._relay: Relay | None = None
+        self._carrying: asyncio.Task[None] | None = None
+        self._written = _Written()
+        self._sent_request: WorkerRequest | None = None
+        """What the gateway sends to the worker."""
+        self._sent: asyncio.Future[None] | None = None
+        self._answer: HttpAnswer | None = None
+        """Receives the worker's answer; None: the gateway's answer passes unchanged."""
+        self._unread_error = False
+        """The body of the answer is an error that is not read."""
+        self._error: FairServeError | None = None
+        """What the client gets in place of the answer, or of its end."""
+        self._finished = False
+        """The end of the call is known here."""
         self._status = 0
         """Status that the client gets; 0: none yet."""
         self._head: Mapping[str, str] | None = None
@@ -141,15 +178,12 @@ class Exchange:
     async def run(self) -> None:
         """Answer the messages of the stream until the gateway ends it."""
         reading = asyncio.create_task(self._read_ahead())
-        lease = None
         try:
             try:
                 await self._request()
-                if self._call is not None:
-                    lease = asyncio.create_task(self._keep_lease(self._call))
-                await self._answer()
-            except _StoppedError:
-                await self._end_stopped()
+                await self._answers()
+            except _OverError:
+                await self._end_early()
             except FairServeError as error:
                 await self._reject(error)
         except _LeftError:
@@ -161,18 +195,18 @@ class Exchange:
             await self._reject(FairServeError("internal error"))
         finally:
             reading.cancel()
-            if lease is not None:
-                lease.cancel()
             self._close()
 
     def _close(self) -> None:
         """Release everything; does not suspend, so that it is done even while this is cancelled."""
         if self._reservation is not None:
             self._reservation.release()
-        call = self._call
-        if call is not None and not call.ended:
-            unread = self._response_mode == wire.NONE and self._head_sent and not call.stopped
-            self._parts.in_background(call.complete_unread() if unread else call.leave())
+        relay, carrying = self._relay, self._carrying
+        if relay is not None and carrying is not None:
+            add_facts(**relay.call.facts())
+            if not self._finished and not carrying.done():
+                unread = self._response_mode == wire.NONE and self._head_sent
+                self._parts.in_background(self._ends(relay, carrying, unread=unread))
         if self._path:
             self._parts.on_answered(
                 AnsweredRequest(
@@ -196,43 +230,41 @@ class Exchange:
         await self._messages.put(None)
 
     async def _next(self) -> pb.ProcessingRequest:
-        message = None
-        if not self._left and not self._stopped:
-            message = self._held.popleft() if self._held else await self._messages.get()
-        if self._stopped:
-            raise _StoppedError
-        if message is None:
-            raise _LeftError
-        return message
+        while True:
+            message: pb.ProcessingRequest | None = None
+            if self._held:
+                message = self._held.popleft()
+            elif not self._left:
+                message = await self._messages.get()
+            if self._is_over and not self._finished:
+                raise _OverError
+            if message is None:
+                raise _LeftError
+            if message is not _WAKE:
+                return message
 
-    def _stop(self) -> None:
-        """End the wait of a call that control has stopped, or wake the exchange of one that was sent."""
-        if self._turn is not None:
-            self._turn.stop()
-            return
-        self._stopped = True
+    @property
+    def _is_over(self) -> bool:
+        return self._carrying is not None and self._carrying.done()
+
+    def _call_is_over(self, _: asyncio.Task[None]) -> None:
+        """Wake the exchange of a call that control has stopped, or whose worker was lost."""
         with contextlib.suppress(asyncio.QueueFull):  # it has enough to wake up for
-            self._messages.put_nowait(None)
+            self._messages.put_nowait(_WAKE)
 
-    async def _unless_left(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of ``work``; cancel it if the client leaves or control stops the call."""
-        task = asyncio.create_task(work)
-        try:
-            while not task.done() and not self._left:
-                await self._hold_next(task)
-            if task.done():
-                return task.result()  # also if the client has left: the next message is the end
-            raise _StoppedError if self._stopped else _LeftError
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+    async def _unless_left(self, *awaited: asyncio.Future[None]) -> None:
+        """Wait for one of them. Raises _LeftError if the client leaves before."""
+        while not any(each.done() for each in awaited):
+            await self._hold_next(awaited)
+            if self._left and not any(each.done() for each in awaited):
+                raise _LeftError
 
-    async def _hold_next(self, task: asyncio.Task[T]) -> None:
-        """Wait for a task or for a message, which is held back."""
+    async def _hold_next(self, awaited: tuple[asyncio.Future[None], ...]) -> None:
+        """Wait for one of them or for a message, which is held back."""
         waiting = asyncio.create_task(self._messages.get())
+        every: list[asyncio.Future[Any]] = [*awaited, waiting]
         try:
-            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not waiting.done():
                 waiting.cancel()
@@ -294,15 +326,20 @@ class Exchange:
             await self._pick_any(head, hinted)
             return
         raw = await self._body(head, self._client)
-        prepared = await self._prepare(endpoint, raw, self._client, hinted)
-        submitted_s = time.monotonic()
-        placement, sent, call = await self._unless_left(self._place(*prepared))
-        read, _ = prepared
-        self._call = GatewayCall(call, read.writer(call), placement, sent, submitted_s)
+        read, checked = await self._prepare(endpoint, raw, self._client, hinted)
+        call = read.request.call(checked)
+        running = RunningCall(call, read.writer(call), time.monotonic())
+        relay = Relay(
+            running,
+            self._parts.decisions,
+            self._worker,
+            self._written,
+            transport=self._gateway_sends,
+        )
+        await self._placed(relay)
         if self._reservation is not None:
             self._reservation.release()
-        await self._send_to_worker(self._call)
-        self._call.was_sent()
+        await self._send_to_worker(relay)
 
     def _endpoint(self) -> Endpoint | None:
         """Return the endpoint of a call; None for a request without a body that is none."""
@@ -405,34 +442,42 @@ class Exchange:
             raise _no_endpoint()
         return read, checked
 
-    async def _place(
-        self, read: ReadRequest, checked: CheckedCall
-    ) -> tuple[Placement, SentCall, CompletionCall]:
-        """Wait for a worker that may get the call now. Raises a FairServeError."""
-        placement = await self._parts.decisions.place(checked, self._stop)
-        if isinstance(placement, Rejection):
-            raise placement.error
-        call = read.request.call(checked)
-        self._turn = Turn(placement)
+    async def _placed(self, relay: Relay) -> None:
+        """Wait until a worker may get the call. Raises a FairServeError, or _LeftError."""
+        self._sent = asyncio.get_running_loop().create_future()
+        carrying = asyncio.create_task(relay.carry())
         try:
-            sent = await self._turn.wait(
-                lambda grant: self._begin(grant.worker_id, call.worker_request(grant))
-            )
-        finally:
-            self._turn = None
-        return placement, sent, call
+            await self._unless_left(self._sent, carrying)
+            if carrying.done():
+                carrying.result()
+        except BaseException:
+            carrying.cancel()
+            await asyncio.gather(carrying, return_exceptions=True)
+            raise
+        self._relay, self._carrying = relay, carrying
+        carrying.add_done_callback(self._call_is_over)
 
-    async def _begin(self, worker_id: str, request: WorkerRequest) -> SentCall:
+    def _worker(self, worker_id: str) -> WorkerClient | None:
         member = self._parts.pool.direct(worker_id)
-        if member is None:
-            raise WorkerUnavailableError("the worker has left", unreachable=True)
-        return await SentCall.begin(member, request)
+        return None if member is None else member.client
 
-    async def _send_to_worker(self, call: GatewayCall) -> None:
+    def _gateway_sends(self, request: WorkerRequest, answer: HttpAnswer) -> WorkerExchange:
+        """Have the gateway send a call, which it can do once."""
+        self._sent_request, self._answer = request, answer
+        if self._sent is not None and not self._sent.done():
+            self._sent.set_result(None)
+        return _GatewayConnection()
+
+    async def _send_to_worker(self, relay: Relay) -> None:
         """Name the endpoint, and send the worker's body back."""
-        body = self._worker_body(call)
-        picked = self._picked(call)
-        grant, record_id = call.placement.grant, call.call.checked.record_id
+        relay.is_last = True
+        grant, record_id = relay.call.grant, relay.call.call.checked.record_id
+        member = self._parts.pool.member(grant.worker_id)
+        if member is None:
+            relay.fail(WorkerStreamError("the worker has left"))
+            raise _OverError
+        body = self._worker_body(relay, member)
+        picked = self._picked(relay)
         assert self._client is not None
         own = {
             DESTINATION_HEADER: picked,
@@ -440,7 +485,7 @@ class Exchange:
             "content-length": str(len(body)),
             "x-request-id": record_id,
             **({"traceparent": grant.traceparent} if grant.traceparent else {}),
-            **call.sent.member.http.token_headers,
+            **member.http.token_headers,
         }
         # A compressed answer could not be read; and no worker may see a client's key.
         removed = {"accept-encoding", *self._client.key_headers} - own.keys()
@@ -464,19 +509,20 @@ class Exchange:
         if self._request_trailers:
             await self._write(request_trailers=pb.TrailersResponse())
 
-    def _worker_body(self, call: GatewayCall) -> bytes:
-        fields = call.sent.body()
-        if call.call.stream and self._response_mode == wire.NONE:
+    def _worker_body(self, relay: Relay, member: Member) -> bytes:
+        assert self._sent_request is not None
+        fields, call = member.http.body_of(self._sent_request), relay.call.call
+        if call.stream and self._response_mode == wire.NONE:
             # Nothing would remove usage that the client has not requested.
             fields.pop("stream_options", None)
-            if call.call.include_usage:
+            if call.include_usage:
                 fields["stream_options"] = {"include_usage": True}
         return orjson.dumps(fields)
 
-    def _picked(self, call: GatewayCall) -> str:
+    def _picked(self, relay: Relay) -> str:
         """Return the endpoint of the call's worker, and after it those that the gateway may try."""
-        endpoints, checked = self._parts.endpoints, call.call.checked
-        first = call.placement.grant.worker_id
+        endpoints, checked = self._parts.endpoints, relay.call.call.checked
+        first = relay.call.grant.worker_id
         workers = checked.model.workers
         if checked.call.workers:
             workers &= checked.call.workers
@@ -486,7 +532,7 @@ class Exchange:
 
     # --- the answer -------------------------------------------------------------------------------
 
-    async def _answer(self) -> None:
+    async def _answers(self) -> None:
         """Handle the answer until the gateway ends the stream."""
         while True:
             message = await self._next()
@@ -508,33 +554,34 @@ class Exchange:
         headers = wire.plain_headers(head.headers)
         status = int(headers.get(":status", "0"))
         self._status = status
-        call = self._call
-        if call is None or call.ended:  # an answer of the gateway's own may follow a failed one
-            self._reader = None
+        relay = self._relay
+        if (
+            relay is None or self._finished
+        ):  # an answer of the gateway's own may follow a failed one
+            self._answer = None
             await self._write(response_headers=pb.HeadersResponse())
             return
-        self._credit(call, message.metadata_context)
+        self._credit(relay, message.metadata_context)
+        answer = self._answer
+        assert answer is not None, "the gateway sends a call once"
+        answer.head(status, headers)
         if status != 200:
-            await self._answer_failed_head(call, status, headers, end=head.end_of_stream)
+            # The gateway's own error pages name addresses; only a worker's JSON has a reason.
+            self._unread_error = JSON not in headers.get("content-type", "")
+            await self._answer_failed_head(answer, end=head.end_of_stream)
             return
-        call.answering()
+        relay.call.answered(time.monotonic())
         if head.end_of_stream:
-            rejection = await call.fail(WorkerStreamError("its answer has no body"))
-            await self._reject(rejection.error)
-            raise _LeftError
-        streams = headers.get("content-type", "").startswith(EVENT_STREAM)
+            relay.fail(WorkerStreamError("its answer has no body"))
+            raise _OverError
         if self._response_mode == wire.NONE:
-            call.meter.started = True
-            call.sent.began()
-            call.renew()
-        else:
-            self._reader = StreamedAnswer(call) if streams else WholeAnswer(call)
-        if self._response_mode == wire.FULL_DUPLEX and not streams:
+            relay.received([])
+        if self._response_mode == wire.FULL_DUPLEX and not relay.call.call.stream:
             self._head = headers
         else:
             await self._send_head(headers)
 
-    def _credit(self, call: GatewayCall, metadata: pb.Metadata) -> None:
+    def _credit(self, relay: Relay, metadata: pb.Metadata) -> None:
         """Credit the worker that served the call, if the gateway names another than the picked one."""
         served = wire.metadata_value(metadata, LB_NAMESPACE, SERVED)
         if served is None or not served.string_value:
@@ -544,47 +591,46 @@ class Exchange:
         if member is None:
             logger.warning("a gateway sent a call to %s, which is no worker", served.string_value)
             return
-        call.served_by(member)
+        assert self._sent_request is not None
+        # Without a local queue: the worker has the call already.
+        relay.moved(member.worker_id, member.watched, self._sent_request)
 
     async def _send_head(self, headers: Mapping[str, str]) -> None:
         """Send the head of an answer, with the headers of its call."""
-        call = self._call
-        assert call is not None
-        own = self._parts.decisions.headers(call.call.checked, call.placement.grant, call.queue_s)
+        assert self._relay is not None
+        own = self._relay.headers()
         removed = []
         if self._response_mode != wire.NONE and self._response_mode != wire.BUFFERED:
             removed.append("content-length")
-        if headers.get("content-type", "").startswith(EVENT_STREAM):
-            own |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        streams = self._relay.call.call.stream and self._response_mode != wire.NONE
+        if streams or headers.get("content-type", "").startswith(EVENT_STREAM):
+            own |= answer_headers(stream=True)
         common = pb.CommonResponse(header_mutation=wire.mutation(own, removed))
         self._head_sent = True
         await self._write(response_headers=pb.HeadersResponse(response=common))
 
-    async def _answer_failed_head(
-        self, call: GatewayCall, status: int, headers: Mapping[str, str], *, end: bool
-    ) -> None:
+    async def _answer_failed_head(self, answer: HttpAnswer, *, end: bool) -> None:
         """Handle the head of an error: its status and body become ours once the body is read."""
-        self._reader = FailedAnswer(call, status, headers)
         if end or self._response_mode in (wire.NONE, wire.STREAMED):
-            await self._reader.feed(b"", end=True)
-            assert self._reader.rejection is not None
-            await self._reject(self._reader.rejection.error)
+            answer.end()
+            await self._finish()
+            assert self._error is not None, "an answer of another status has failed"
+            await self._reject(self._error)
             raise _LeftError
         if self._response_mode == wire.BUFFERED:
             await self._write(response_headers=pb.HeadersResponse())
 
     async def _answer_body(self, received: bytes, *, end: bool) -> None:
         """Handle a chunk of the answer."""
-        if self._reader is None:
-            written = received
-        else:
-            written = await self._reader.feed(received, end=end)
-        error = None if self._reader is None else self._reader.rejection
+        written = received
+        if self._answer is not None and self._response_mode != wire.NONE:
+            written = await self._feed(received, end=end)
+        error = None if self._head_sent and self._is_stream else self._error
         if self._response_mode == wire.FULL_DUPLEX:
             await self._send_parts(written, error, end=end)
             return
         common = pb.CommonResponse()
-        if self._reader is not None:
+        if self._answer is not None and self._response_mode != wire.NONE:
             common.body_mutation.CopyFrom(wire.replaced(written))
             if self._response_mode == wire.BUFFERED:
                 length = {"content-length": str(len(written))}
@@ -592,7 +638,54 @@ class Exchange:
                 common.header_mutation.CopyFrom(wire.mutation(changed))
         await self._write(response_body=pb.BodyResponse(response=common))
 
-    async def _send_parts(self, written: bytes, error: Rejection | None, *, end: bool) -> None:
+    @property
+    def _is_stream(self) -> bool:
+        return self._relay is not None and self._relay.call.call.stream
+
+    async def _feed(self, received: bytes, *, end: bool) -> bytes:
+        """Take a chunk, the last one if ``end``, and return what the client gets now."""
+        assert self._relay is not None
+        assert self._answer is not None
+        if self._finished:
+            return b""
+        if received and not self._unread_error:
+            self._answer.data(received)
+        if end:
+            self._answer.end()
+        if self._relay.has_ended:
+            await self._finish()
+        return self._written.take()
+
+    async def _finish(self) -> None:
+        """Wait for the end of the call, and write the end of its answer."""
+        assert self._relay is not None
+        assert self._carrying is not None
+        call = self._relay.call
+        assert call.writer is not None
+        self._finished = True
+        streams = call.call.stream
+        try:
+            await self._carrying
+            usage = call.meter.answer()
+            if streams:
+                self._written.write(await call.writer.end(usage))
+            else:
+                assert call.merger is not None, "what is not streamed is merged"
+                whole = await call.writer.whole(call.merger, usage)
+                self._written.write(orjson.dumps(whole))
+            return
+        except FairServeError as error:
+            self._error = error
+        except Exception:
+            logger.exception("an answer cannot be written")
+            self._error = FairServeError("internal error")
+        if streams and self._head_sent:
+            add_error(self._error)
+            self._written.write(call.writer.error_event(self._error))
+        else:
+            self._written.write(orjson.dumps(call.writer.error_body(self._error)))
+
+    async def _send_parts(self, written: bytes, error: FairServeError | None, *, end: bool) -> None:
         """Send a part of the body in full-duplex mode, after a head that waited for it."""
         if not written and not end:
             return
@@ -608,55 +701,65 @@ class Exchange:
             common = wire.streamed(part, end=end and number == len(parts))
             await self._write(response_body=pb.BodyResponse(response=common))
 
-    def _error_head(self, rejection: Rejection) -> dict[str, str]:
+    def _error_head(self, error: FairServeError) -> dict[str, str]:
         """Return the head of an error that takes the place of a worker's."""
-        add_error(rejection.error)
+        add_error(error)
         assert self._checked is not None
-        self._status = rejection.status
+        self._status = error.status
         own = self._parts.decisions.headers(self._checked)
-        return {
-            ":status": str(rejection.status),
-            "content-type": JSON,
-            **own,
-            **rejection.headers,
-        }
+        headers = {name.lower(): value for name, value in error.headers.items()}
+        return {":status": str(error.status), "content-type": JSON, **own, **headers}
 
     async def _answer_trailers(self) -> None:
         """Handle trailers, which end a body that had no last chunk."""
-        if self._response_mode == wire.FULL_DUPLEX and self._reader is not None:
-            written = await self._reader.feed(b"", end=True)
-            await self._send_parts(written, self._reader.rejection, end=False)
+        if self._response_mode == wire.FULL_DUPLEX and self._answer is not None:
+            written = await self._feed(b"", end=True)
+            error = None if self._head_sent and self._is_stream else self._error
+            await self._send_parts(written, error, end=False)
         await self._write(response_trailers=pb.TrailersResponse())
 
     # --- the end ----------------------------------------------------------------------------------
 
-    async def _end_stopped(self) -> None:
+    async def _end_early(self) -> None:
         """Answer a call that control has stopped, or whose worker is lost; the gateway hangs up."""
-        call = self._call
-        if call is None or call.ended:
+        await self._finish()
+        if self._error is None:
             return
-        if self._worker_lost:
-            lost = WorkerUnavailableError("the worker was lost", cause="silent")
-            rejection = await call.fail(lost, worker_lost=True)
-        else:
-            rejection = await call.stop()
-        streams = isinstance(self._reader, StreamedAnswer) and self._head_sent
-        if streams and self._response_mode == wire.FULL_DUPLEX:
-            event = call.writer.error_event(rejection.error)
-            add_error(rejection.error)
-            common = wire.streamed(event)
+        if self._is_stream and self._head_sent and self._response_mode == wire.FULL_DUPLEX:
+            common = wire.streamed(self._written.take())
             await self._write(response_body=pb.BodyResponse(response=common))
-        await self._reject(rejection.error)
+        await self._reject(self._error)
 
-    async def _keep_lease(self, call: GatewayCall) -> None:
-        """Renew the lease of a call that waits inside its worker."""
-        while not call.ended:
-            await asyncio.sleep(call.placement.grant.lease_s / 4)
-            self._worker_lost = not call.sent.member.there
-            call.renew()
-            if self._worker_lost or call.stopped:
-                self._stop()
-                return
+    async def _ends(self, relay: Relay, carrying: asyncio.Task[None], *, unread: bool) -> None:
+        """End a call whose exchange ended before its answer was complete.
+
+        The client has left, or the worker broke off: the gateway does not name the cause. So the worker
+        is probed, and one that does not respond has failed. An answer that the gateway does not show
+        (``unread``) counts as complete.
+        """
+        call, wrong = relay.call, ""
+        if unread and call.stop_order is None:
+            await relay.complete_unread()
+        elif call.stop_order is None:
+            relay.hang_up()
+            wrong = await _wrong_with(self._parts.pool.member(call.grant.worker_id))
+        if wrong or (call.stop_order is not None and not unread):
+            relay.lost = bool(wrong)
+            relay.fail(WorkerStreamError(wrong or LEFT))
+        else:
+            carrying.cancel()
+        await asyncio.gather(carrying, return_exceptions=True)
+
+
+async def _wrong_with(member: Member | None) -> str:
+    """Return what is wrong with a worker; empty if it responds."""
+    if member is None or not member.there:
+        return "the worker was lost"
+    try:
+        return await member.http.probe()
+    except Exception as error:
+        logger.exception("a probe of worker %s failed", member.worker_id)
+        return f"internal error: {type(error).__name__}"
 
 
 def _no_endpoint() -> UnavailableError:

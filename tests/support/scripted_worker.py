@@ -7,6 +7,7 @@ import threading
 from aiohttp import web
 from hang_up import ends_quietly
 
+from fairserve.engine.wire.base import WorkerChunk
 from fairserve.platform.serving.completions.merge import Merger
 
 DEADLINE_S = 90
@@ -312,7 +313,7 @@ class _Whole:
             if line.startswith("data: {"):
                 self._last = json.loads(line[6:])
                 if "error" not in self._last:
-                    self._merger.add(self._last)
+                    self._merger.add(WorkerChunk(self._last))
 
     async def end(self):
         if self._late_head:

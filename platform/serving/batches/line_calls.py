@@ -6,8 +6,8 @@ Each endpoint of batches has one maker of calls. A further endpoint is one more 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from contextlib import aclosing
 from typing import Any, Protocol
 
 from fairserve.engine.wire.base import WorkerClient
@@ -17,6 +17,7 @@ from fairserve.platform.serving.completions.openai_endpoint import (
     TEXT_COMPLETIONS,
 )
 from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.running_call import RunningCall
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.embeddings.endpoint import EMBED, RANK
@@ -56,13 +57,12 @@ class RelayedCalls:
         if isinstance(checked, Rejection):
             raise checked.error
         call = read.request.call(checked)
-        relay = Relay(call, self._decisions, self._workers)
-        relay.why_left = lambda: "its batch was stopped"
-        async with aclosing(relay.chunks()) as chunks:
-            async for _ in chunks:
-                pass
-        assert relay.merger is not None, "the relay merges what is not streamed"
-        return await read.writer(call).whole(relay.merger, relay.meter.answer())
+        running = RunningCall(call, None, time.monotonic())
+        relay = Relay(running, self._decisions, self._workers.get)
+        relay.why_left = "its batch was stopped"
+        await relay.carry()
+        assert running.merger is not None, "what is not streamed is merged"
+        return await read.writer(call).whole(running.merger, running.meter.answer())
 
 
 def line_calls(

@@ -36,6 +36,12 @@ class ClientLimits:
     client_write_timeout_s: float = 30.0
 
 
+SendNow = Callable[[bytes], bool]
+"""Sends a part of the body in this moment; returns False if the connection does not take it now."""
+SEND_NOW = "fairserve.send_now"
+"""Where a request's scope has that function, if the server has one."""
+
+
 class SlowClientError(Exception):
     """The client reads too slowly and gets nothing more."""
 
@@ -45,16 +51,20 @@ class Sink(Protocol):
 
     lost: str
     """Reason for which its reader was disconnected; empty: it was not."""
+    on_space: Callable[[], None]
+    """Called when the reader has caught up."""
 
-    async def start(self, status: int, headers: dict[str, str]) -> None:
+    @property
+    def is_full(self) -> bool:
+        """True while the reader lags too far behind: the writer should not go on."""
+        ...
+
+    def start(self, status: int, headers: dict[str, str]) -> None:
         """Write the head, once, before anything else."""
         ...
 
-    async def write(self, body: bytes) -> None:
-        """Write more of the body; waits while the client lags too far behind.
-
-        Raises SlowClientError if it does for too long.
-        """
+    def write(self, body: bytes) -> None:
+        """Write more of the body. Never waits."""
         ...
 
 
@@ -64,70 +74,108 @@ class ConnectionSink:
     A client is disconnected if it reads none of ``PIECE_BYTES`` for ``client_write_timeout_s``, or if
     its full buffer has made the writer wait for so long in all: a client that reads a little at times
     would otherwise hold its worker without a limit.
+
+    With ``send_now`` what is written goes out in the same moment, as long as the client keeps up.
     """
 
     def __init__(
-        self, send: Send, limits: ClientLimits, clock: Callable[[], float] = time.monotonic
+        self,
+        send: Send,
+        limits: ClientLimits,
+        clock: Callable[[], float] = time.monotonic,
+        send_now: SendNow | None = None,
     ) -> None:
         self.lost = ""
+        self.on_space: Callable[[], None] = lambda: None
         self._send = send
+        self._send_now = send_now
         self._limits = limits
         self._clock = clock
-        self._waiting_left_s = limits.client_write_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._lag_left_s = limits.client_write_timeout_s
+        self._full_since_s = 0.0
+        self._full_timer: asyncio.TimerHandle | None = None
         self._head: Message | None = None
+        self._begun = False
+        """The head was sent."""
         self._parts: deque[bytes] = deque()
         self._buffered_bytes = 0
         self._finished = False
-        self._to_send, self._has_space = asyncio.Event(), asyncio.Event()
+        self._too_slow = False
+        self._wake: asyncio.Future[None] | None = None
 
-    async def start(self, status: int, headers: dict[str, str]) -> None:
+    @property
+    def is_full(self) -> bool:
+        """See :class:`Sink`."""
+        return self._full_timer is not None
+
+    def start(self, status: int, headers: dict[str, str]) -> None:
         """Send the head."""
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         self._head = {"type": "http.response.start", "status": status, "headers": raw}
-        self._to_send.set()
+        self._to_send()
 
-    async def write(self, body: bytes) -> None:
-        """Keep a part until it is sent; see :class:`Sink`."""
-        if self._buffered_bytes >= self._limits.client_buffer_bytes:
-            await self._wait_for_space()
+    def write(self, body: bytes) -> None:
+        """Send a part, or keep it until the connection takes it; see :class:`Sink`."""
+        if self._send_now is not None and self._begun and not self._parts and self._send_now(body):
+            return
         self._parts.append(body)
         self._buffered_bytes += len(body)
-        self._to_send.set()
+        if self._buffered_bytes >= self._limits.client_buffer_bytes and self._full_timer is None:
+            self._full_since_s = self._clock()
+            self._full_timer = self._loop.call_later(self._lag_left_s, self._lagged)
+        self._to_send()
 
-    async def _wait_for_space(self) -> None:
-        began_s = self._clock()
-        try:
-            async with asyncio.timeout(self._waiting_left_s):
-                while self._buffered_bytes >= self._limits.client_buffer_bytes:
-                    self._has_space.clear()
-                    await self._has_space.wait()
-        except TimeoutError:
-            raise self._disconnect() from None
-        finally:
-            self._waiting_left_s = max(0.0, self._waiting_left_s - (self._clock() - began_s))
+    def _has_space(self) -> None:
+        if self._full_timer is not None and self._buffered_bytes < self._limits.client_buffer_bytes:
+            self._full_timer.cancel()
+            self._full_timer = None
+            self._lag_left_s -= self._clock() - self._full_since_s
+            if self._lag_left_s <= 0:
+                self._lagged()
+            else:
+                self.on_space()
+
+    def _lagged(self) -> None:
+        self._too_slow = True
+        self._to_send()
+
+    def _to_send(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
     def finish(self) -> None:
         """Mark the answer as complete: :meth:`run` ends once it is sent."""
         self._finished = True
-        self._to_send.set()
+        self._to_send()
 
     async def run(self) -> None:
         """Send the written parts until the answer is complete. Raises SlowClientError."""
-        while True:
-            if self._head is not None:
-                head, self._head = self._head, None
-                await self._send_now(head)
-            elif self._parts:
-                await self._send_now(_body(self._next_piece(), more=True))
-                self._has_space.set()
-            elif self._finished:
-                await self._send_now(_body(b"", more=False))
-                return
-            else:
-                self._to_send.clear()
-                await self._to_send.wait()
+        try:
+            while True:
+                if self._too_slow:
+                    raise self._disconnect()
+                if self._head is not None:
+                    head, self._head = self._head, None
+                    await self._in_time(head)
+                    self._begun = True
+                elif self._parts:
+                    piece = self._next_piece()
+                    await self._in_time(_body(piece, more=bool(self._parts) or not self._finished))
+                    if self._finished and not self._parts:
+                        return
+                    self._has_space()
+                elif self._finished:
+                    await self._in_time(_body(b"", more=False))
+                    return
+                else:
+                    self._wake = self._loop.create_future()
+                    await self._wake
+        finally:
+            if self._full_timer is not None:
+                self._full_timer.cancel()
 
-    async def _send_now(self, message: Message) -> None:
+    async def _in_time(self, message: Message) -> None:
         try:
             async with asyncio.timeout(self._limits.client_write_timeout_s):
                 await self._send(message)
@@ -163,8 +211,11 @@ def _body(body: bytes, *, more: bool) -> Message:
 class AnswerBuffer:
     """An answer that is kept. Readers wait for parts that are not written yet."""
 
+    is_full = False
+
     def __init__(self) -> None:
         self.lost = ""
+        self.on_space: Callable[[], None] = lambda: None
         self.status = 0
         self.headers: dict[str, str] = {}
         self.size_bytes = 0
@@ -172,12 +223,12 @@ class AnswerBuffer:
         self._parts: list[bytes] = []
         self._changed: asyncio.Future[None] | None = None
 
-    async def start(self, status: int, headers: dict[str, str]) -> None:
+    def start(self, status: int, headers: dict[str, str]) -> None:
         """Keep the head."""
         self.status, self.headers = status, headers
         self._notify()
 
-    async def write(self, body: bytes) -> None:
+    def write(self, body: bytes) -> None:
         """Keep a part."""
         self._parts.append(body)
         self.size_bytes += len(body)
@@ -195,9 +246,14 @@ class AnswerBuffer:
             if self.finished:
                 raise RuntimeError("the answer's producer ended without an answer")
             await self._change()
-        await sink.start(self.status, self.headers | extra_headers)
+        sink.start(self.status, self.headers | extra_headers)
+        space = asyncio.Event()
+        sink.on_space = space.set
         async for part in self._read():
-            await sink.write(part)
+            sink.write(part)
+            if sink.is_full:
+                space.clear()
+                await space.wait()
 
     async def _read(self) -> AsyncIterator[bytes]:
         """Yield the parts as they are written. O(1) for each part: an answer may have thousands."""
@@ -239,18 +295,16 @@ class ProducedResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, as an ASGI application."""
-        sink = ConnectionSink(send, self._limits)
-        producing = asyncio.ensure_future(self._produce(sink))
+        sink = ConnectionSink(send, self._limits, send_now=scope.get(SEND_NOW))
         sending = asyncio.create_task(sink.run())
         leaving = asyncio.create_task(_disconnected(receive))
+        producing = asyncio.ensure_future(self._produce(sink))
+        producing.add_done_callback(lambda _: sink.finish())
         try:
-            await _first_of(producing, sending, leaving)
-            if producing.done() and not sending.done():
-                producing.result()
-                sink.finish()
-                await _first_of(sending, leaving)
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 sending.result()
+                producing.result()
         except SlowClientError:
             await _ended(producing)
             _abort(scope)
@@ -258,10 +312,6 @@ class ProducedResponse(Response):
         finally:
             # Waited for, so that the call has ended in control when this request has.
             await _ended(producing, sending, leaving)
-
-
-async def _first_of(*tasks: asyncio.Future[None]) -> None:
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _ended(*tasks: asyncio.Future[None]) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairserve.engine.wire.base import WorkerChunk
+
 OBJECTS = {"chat.completion.chunk": "chat.completion", "text_completion": "text_completion"}
 
 
@@ -17,8 +19,12 @@ class Merger:
         self._head: dict[str, Any] = {}
         self._choices: dict[int, _Choice] = {}
 
-    def add(self, chunk: dict[str, Any]) -> None:
+    def add(self, part: WorkerChunk) -> None:
         """Add a chunk."""
+        if (form := part.form) is not None and form.index in self._choices:
+            self._choices[form.index].add_text(form.field, part.text)
+            return
+        chunk = part.data
         for name, value in chunk.items():
             if name not in ("choices", "usage"):
                 self._head.setdefault(name, value)
@@ -57,9 +63,9 @@ class WholeCompletion(Merger):
         super().__init__()
         self._data: dict[str, Any] = {}
 
-    def add(self, chunk: dict[str, Any]) -> None:
+    def add(self, part: WorkerChunk) -> None:
         """Take the object."""
-        self._data = chunk
+        self._data = part.data
 
     def messages(self) -> list[dict[str, Any]]:
         """Return the answers of a chat call as messages, one a sample."""
@@ -92,6 +98,13 @@ class _Choice:
     @property
     def requested_tools(self) -> bool:
         return bool(self._tool_calls)
+
+    def add_text(self, name: str, text: str) -> None:
+        """Add to the text of a completion, or to one of a message's."""
+        if name == "text":
+            self._text.append(text)
+        else:
+            self._texts.setdefault(name, []).append(text)
 
     def add(self, choice: dict[str, Any]) -> None:
         for name, value in choice.items():

@@ -9,17 +9,15 @@ from them, and a later error is an event.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import orjson
 
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.base.request_facts import add_error, add_facts
-from fairserve.platform.serving.completions.answer import Sink, SlowClientError
+from fairserve.platform.serving.completions.answer import Sink
 from fairserve.platform.serving.completions.endpoint import AnswerWriter
 from fairserve.platform.serving.completions.relay import Relay
 
@@ -63,94 +61,111 @@ def answer_headers(*, stream: bool) -> dict[str, str]:
 class Producer:
     """Produces one answer. ``succeeded`` is set once it is complete."""
 
-    def __init__(self, relay: Relay, writer: AnswerWriter, keepalive_s: float) -> None:
+    def __init__(self, relay: Relay, keepalive_s: float) -> None:
+        """``relay`` carries a call that has a writer; this becomes its reader."""
         self._relay = relay
-        self._writer = writer
+        self._call = relay.call
+        assert relay.call.writer is not None, "what is produced is written"
+        self._writer: AnswerWriter = relay.call.writer
         self._keepalive_s = keepalive_s
+        self._sink: Sink | None = None
+        self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._started = False
         self.succeeded = False
+        relay.reader = self
 
     async def produce(self, sink: Sink) -> None:
-        """Write the answer to ``sink``; raises nothing but cancellation and SlowClientError."""
-        self._relay.why_left = lambda: sink.lost or "client disconnected"
+        """Write the answer to ``sink``; raises nothing but cancellation."""
+        self._sink = sink
+        sink.on_space = lambda: self.on_space()
         try:
-            if self._relay.call.stream:
-                await self._stream(sink)
-            else:
-                await self._whole(sink)
+            if self._call.call.stream:
+                self._later_alive()
+            await self._relay.carry()
+            await self._end(sink)
             self.succeeded = True
         except FairServeError as error:
             add_error(error)
-            await self._fail(sink, error)
-        except SlowClientError:
-            raise
+            self._fail(sink, error)
         except Exception:
             logger.exception("a call failed")
-            await self._fail(sink, FairServeError("internal error"))
+            self._fail(sink, FairServeError("internal error"))
         finally:
-            add_facts(**self._relay.facts())
+            self._stop_alive()
+            add_facts(**self._call.facts())
+
+    async def _end(self, sink: Sink) -> None:
+        """Write the end of a stream, or the whole answer."""
+        usage = self._call.meter.answer()
+        if self._call.call.stream:
+            self._stop_alive()
+            end = await self._writer.end(usage)
+            self._start_stream(sink)
+            sink.write(end)
+            return
+        merger = self._call.merger
+        assert merger is not None, "what is not streamed is merged"
+        body = orjson.dumps(await self._writer.whole(merger, usage))
+        self._started = True
+        sink.start(200, self._headers() | {"content-length": str(len(body))})
+        sink.write(body)
 
     def _headers(self) -> dict[str, str]:
-        return answer_headers(stream=self._relay.call.stream) | self._relay.headers()
+        return answer_headers(stream=self._call.call.stream) | self._relay.headers()
 
-    async def _start_stream(self, sink: Sink) -> None:
+    def _start_stream(self, sink: Sink) -> None:
         if not self._started:
             self._started = True
-            await sink.start(200, self._headers())
-            if first := self._writer.begin():
-                await sink.write(first)
+            sink.start(200, self._headers())
+            if first := self._call.begin():
+                sink.write(first)
 
-    async def _stream(self, sink: Sink) -> None:
-        waiting: asyncio.Task[None] | None = asyncio.create_task(self._keep_alive(sink))
-        try:
-            async with aclosing(self._relay.chunks()) as chunks:
-                async for chunk in chunks:
-                    if waiting is not None:
-                        await _ended(waiting)
-                        waiting = None
-                        await self._start_stream(sink)
-                    try:
-                        event = self._writer.event(chunk)
-                    except Exception as error:
-                        self._relay.unwritten = error
-                        raise
-                    if event:
-                        await sink.write(event)
-        finally:
-            if waiting is not None:
-                await _ended(waiting)
-        await self._start_stream(sink)
-        await sink.write(await self._writer.end(self._relay.meter.answer()))
+    # --- the reader of the call -------------------------------------------------------------------
 
-    async def _keep_alive(self, sink: Sink) -> None:
-        while True:
-            await asyncio.sleep(self._keepalive_s)
-            await self._start_stream(sink)
-            await sink.write(self._writer.keep_alive)
+    on_space: Callable[[], None] = staticmethod(lambda: None)
 
-    async def _whole(self, sink: Sink) -> None:
-        async with aclosing(self._relay.chunks()) as chunks:
-            async for _ in chunks:
-                pass
-        merger = self._relay.merger
-        assert merger is not None, "the relay merges what is not streamed"
-        body = orjson.dumps(await self._writer.whole(merger, self._relay.meter.answer()))
-        self._started = True
-        await sink.start(200, self._headers() | {"content-length": str(len(body))})
-        await sink.write(body)
+    @property
+    def lost(self) -> str:
+        """Reason for which the client is gone."""
+        return "" if self._sink is None else self._sink.lost
 
-    async def _fail(self, sink: Sink, error: FairServeError) -> None:
+    @property
+    def is_full(self) -> bool:
+        """True while the client lags."""
+        return self._sink is not None and self._sink.is_full
+
+    def write(self, body: bytes) -> None:
+        """Write events; the first ones end the wait for them."""
+        assert self._sink is not None
+        if self._keep_alive_timer is not None:
+            self._stop_alive()
+        if not self._started:
+            self._start_stream(self._sink)
+        self._sink.write(body)
+
+    # --- keep-alive -------------------------------------------------------------------------------
+
+    def _later_alive(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._keep_alive_timer = loop.call_later(self._keepalive_s, self._keep_alive)
+
+    def _keep_alive(self) -> None:
+        assert self._sink is not None
+        self._start_stream(self._sink)
+        self._sink.write(self._writer.keep_alive)
+        self._later_alive()
+
+    def _stop_alive(self) -> None:
+        if self._keep_alive_timer is not None:
+            self._keep_alive_timer.cancel()
+            self._keep_alive_timer = None
+
+    def _fail(self, sink: Sink, error: FairServeError) -> None:
+        self._stop_alive()
         if self._started:
-            await sink.write(self._writer.error_event(error))
+            sink.write(self._writer.error_event(error))
             return
         self._started = True
         answer = error_answer(error, self._writer, self._relay.headers())
-        await sink.start(answer.status, answer.headers)
-        await sink.write(answer.body)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait until it writes no more."""
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+        sink.start(answer.status, answer.headers)
+        sink.write(answer.body)

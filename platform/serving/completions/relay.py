@@ -1,318 +1,325 @@
-"""Carry one call's answer: wait for its placement, read from the worker, and report to it.
+"""Carry one call: have it placed, send it to its worker, and report to control.
 
-A streamed answer is many chunks, and any other is one: the whole object.
+The relay has the connections and decides nothing: what happens goes into the
+:class:`~fairserve.platform.serving.completions.running_call.RunningCall`, and what it returns is done. A
+worker's bytes are handled in the callback in which they arrive, and what the client gets of them is
+written there. The task of :meth:`Relay.carry` waits only for control and for the end of an attempt.
 
-Reports the outcome of each placement exactly once, in every case: the answer is complete, the worker
-fails, the client leaves (this generator is closed or its task cancelled), or control stops the call.
-Nothing is passed on before the first output, so that a client never sees the beginnings of two
-answers. The relay decides nothing: after a failed attempt it asks the placement, which has the next
-worker or the end (:mod:`fairserve.platform.serving.decision.placement`).
+All calls are carried so: those of clients, those that the server makes itself, and those whose bytes a
+gateway carries, which is then the ``transport``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from fairserve.engine.wire.base import (
+    SentCall,
+    Transport,
     WorkerChunk,
     WorkerClient,
+    WorkerError,
     WorkerRejectedError,
-    WorkerStream,
+    WorkerRequest,
     WorkerStreamError,
     WorkerUnavailableError,
 )
-from fairserve.engine.wire.chunk_output import has_content
 from fairserve.platform.base.errors import FairServeError
-from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.requests import CompletionCall
-from fairserve.platform.serving.completions.usage import UsageMeter
-from fairserve.platform.serving.decision.placement import AttemptFailure, Placement, Used
+from fairserve.platform.control.messages import Cancel, Grant
+from fairserve.platform.serving.completions.running_call import LEFT, REPORT_S, RunningCall
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.scheduling.events import CallOutcome
 
+logger = logging.getLogger(__name__)
 
-@dataclass(slots=True)
-class _End:
-    """The end of an attempt that is final."""
-
-    outcome: CallOutcome = "cancelled"
-    error: str | None = None
-    """None: :attr:`Relay.why_left` knows."""
-
-
-def _failed(error: Exception) -> _End:
-    """Return the end by an error that is not the worker's own."""
-    if isinstance(error, FairServeError):
-        return _End("failed", error.message)
-    return _End("failed", f"internal error: {type(error).__name__}")
-
+MAX_LOGGED_CHARS = 300
+"""Characters of a worker's error in the log: it may repeat parts of the prompt."""
 
 OnContent = Callable[[str, Mapping[str, Any], Sequence[Mapping[str, Any]]], None]
 """Receives the record id, the request and the choices of the answer before a traced call ends."""
 
 
+class Reader(Protocol):
+    """Gets the answer of one call."""
+
+    on_space: Callable[[], None]
+    """Called when :attr:`is_full` has ended."""
+
+    @property
+    def lost(self) -> str:
+        """Reason for which it was disconnected; empty: it was not."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """True while it lags too far behind."""
+        ...
+
+    def write(self, body: bytes) -> None:
+        """Take more of the answer. Never waits."""
+        ...
+
+
+class Nobody:
+    """The reader of a call of which only the whole answer is wanted."""
+
+    lost = ""
+    is_full = False
+    on_space: Callable[[], None] = staticmethod(lambda: None)
+
+    def write(self, body: bytes) -> None:
+        """Drop it."""
+
+
 class Relay:
-    """Carries one call. :meth:`chunks` may be read once."""
+    """Carries one call, once."""
 
     def __init__(
         self,
-        call: CompletionCall,
+        call: RunningCall,
         decisions: DecisionService,
-        workers: Mapping[str, WorkerClient],
-        clock: Callable[[], float] = time.monotonic,
+        worker_of: Callable[[str], WorkerClient | None],
+        reader: Reader | None = None,
         *,
+        transport: Transport | None = None,
         on_content: OnContent | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_content`` receives prompts and answers of the calls whose spans are sampled."""
+        """``worker_of`` returns a worker by its id, or None while it cannot be reached.
+
+        ``on_content`` receives prompts and answers of the calls whose spans are sampled.
+        """
         self.call = call
-        self.meter = self._new_meter()
-        self.merger: Merger | None = None
-        """The whole answer so far, of a call that is not streamed or may be continued."""
-        self.why_left: Callable[[], str] = lambda: "client disconnected"
-        """Returns the reason for which nobody reads the answer any more."""
-        self.unwritten: Exception | None = None
-        """Error of the writer for which its reader stops: the call has failed, and nobody has left."""
-        self._placement: Placement | None = None
-        self._decisions = decisions
-        self._workers = workers
+        self.reader: Reader = Nobody() if reader is None else reader
+        self.lost = False
+        """The worker was lost while it had the call."""
+        self.is_last = False
+        """No other worker can get the call after this attempt."""
+        self.why_left = LEFT
+        self._control = decisions.control
+        self._decisions, self._worker_of = decisions, worker_of
+        self._transport = transport
         self._on_content = on_content
         self._clock = clock
-        self._submitted_s = clock()
-        self.queue_s: float | None = None
-        """Seconds from submission until the worker began, known with its first chunk; for an answer that
-        is one object, as soon as its start is reported or assumed."""
-        self._ttft_s: float | None = None
-        self._whole_started = False
-        """The worker has started, or is assumed to have started, a call that it does not stream."""
-        self._opening: asyncio.Future[WorkerStream] | None = None
-        self._stream: WorkerStream | None = None
-        self._worker_lost = False
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[None] | None = None
+        """The end of the current attempt."""
+        self._sent: SentCall | None = None
+        self._lease_timer: asyncio.TimerHandle | None = None
+        self._report_timer: asyncio.TimerHandle | None = None
 
     def headers(self) -> dict[str, str]:
         """Return the headers of the answer, as far as they are known."""
-        grant = None if self._placement is None else self._placement.grant
-        return self._decisions.headers(self.call.checked, grant, self.queue_s)
+        call = self.call
+        return self._decisions.headers(call.call.checked, call.granted_once, call.queue_s)
 
-    def facts(self) -> dict[str, object]:
-        """Return the fields of the access line: model, worker, tokens, and times as far as known."""
-        fields: dict[str, object] = {"model": self.call.checked.call.pool}
-        if self._placement is not None:
-            used = self.meter.total()
-            fields |= {
-                "worker": self._placement.grant.worker_id,
-                "prompt_tokens": used.prompt_tokens,
-                "cached_tokens": used.cached_tokens,
-                "output_tokens": used.output_tokens,
-            }
-        for name, seconds in (("queue_s", self.queue_s), ("ttft_s", self._ttft_s)):
-            if seconds is not None:
-                fields[name] = round(seconds, 4)
-        return fields
-
-    async def chunks(self) -> AsyncGenerator[WorkerChunk]:
-        """Yield the worker's chunks, the first with output; one of a call that is not streamed.
+    async def carry(self) -> None:
+        """Carry the call to the end of its answer, whose row is then safe from a crash.
 
         Raises the FairServeError of a rejection, the worker's own 4xx, 503 where no worker could begin,
-        502 where one broke off, or where workers failed because of the call.
+        502 where one broke off, or where workers failed because of the call. Cancelled, it ends the call.
         """
-        answer = await self._placed()
-        while True:
-            self._begin_attempt()
-            try:
-                # Closed here and now: left to the collector, its report would come late.
-                async with aclosing(self._attempt(answer)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-            except _AttemptFailedError as failed:
-                rejection = await answer.failed(failed.failure, self._used())
-                if rejection is not None:
-                    raise rejection.error from failed
-            else:
-                return
+        call = self.call
+        try:
+            request = await self._placed()
+            while (error := await self._attempt(request)) is not None:
+                request = await self._after(error)
+            rest, release = call.completed()
+            if rest:
+                self.reader.write(rest)
+        except BaseException as error:
+            if call.state not in ("waiting", "ended"):
+                self._trace()
+                cancelled = isinstance(error, asyncio.CancelledError)
+                ending = call.left(self.reader.lost or self.why_left) if cancelled else None
+                # Does not suspend: it is done even while this task is being cancelled.
+                await self._control.release(ending or call.broke(error))
+            raise
+        self._trace()
+        await self._control.release(release)
+        await self._control.recorded()
+        call.recorded()
 
-    async def _placed(self) -> Placement:
-        """Return the placement of the call. Raises the FairServeError of a rejection."""
-        answer = await self._decisions.place(self.call.checked, self._hang_up)
+    async def _placed(self) -> WorkerRequest:
+        answer = await self._decisions.place(self.call.call.checked, self._stop)
         if isinstance(answer, Rejection):
+            self.call.rejected(answer.error)
             raise answer.error
-        self._placement = answer
-        return answer
+        return self._granted(answer)
 
-    def _begin_attempt(self) -> None:
-        self.queue_s = None
-        self._worker_lost = self._whole_started = False
-        self.meter = self._new_meter()
-        if self.call.checked.conversation is not None or not self.call.stream or self._traced:
-            self.merger = self.call.merger()
+    def _granted(self, grant: Grant) -> WorkerRequest:
+        self.call.keeps_answer = self._on_content is not None and grant.sampled
+        return self.call.granted(grant)
+
+    async def _after(self, error: WorkerError) -> WorkerRequest:
+        """Report a failed attempt; return the request for the next worker, or raise the client's error."""
+        call = self.call
+        self._log(error)
+        release = call.failed(error, lost=self.lost, last=self.is_last)
+        if not release.retry_on_another_worker:
+            await self._control.release(release)
+            assert call.error is not None, "a call that has failed has an error"
+            raise call.error from error
+        try:
+            grant = await self._control.release(release)
+        except FairServeError as rejected:
+            call.rejected(rejected)
+            raise
+        if grant is None:
+            call.rejected(call.stopped_error())
+            raise call.stopped_error()
+        return self._granted(grant)
+
+    def _log(self, error: WorkerError) -> None:
+        if self.call.stop_order is not None or isinstance(error, WorkerRejectedError):
+            return
+        assert isinstance(error, WorkerStreamError | WorkerUnavailableError), error
+        worker_id = self.call.grant.worker_id
+        fields = {
+            "call_id": self.call.call.checked.record_id,
+            "worker": worker_id,
+            "status": error.status if isinstance(error, WorkerUnavailableError) else None,
+            "cause": "lost" if self.lost else error.cause,
+            "attempt": self.call.attempts,
+        }
+        text = str(error)[:MAX_LOGGED_CHARS]
+        logger.warning("worker %s failed a call: %s", worker_id, text, extra={"fields": fields})
+
+    def _trace(self) -> None:
+        """Pass on the content of a traced call."""
+        call = self.call
+        if self._on_content is not None and call.keeps_answer and call.merger is not None:
+            choices = call.merger.answer("", "", {}).get("choices", ())
+            self._on_content(call.call.checked.record_id, call.call.body, choices)
+
+    # --- one attempt ------------------------------------------------------------------------------
+
+    async def _attempt(self, request: WorkerRequest) -> WorkerError | None:
+        """Have one worker answer; return its failure. Raises the errors of whoever writes the answer."""
+        grant = self.call.grant
+        self.lost = False
+        worker = self._worker_of(grant.worker_id)
+        if worker is None:
+            return WorkerUnavailableError("the worker has left", unreachable=True)
+        if self.call.stop_order is not None:
+            return WorkerUnavailableError("stopped before it began")
+        self._over = self._loop.create_future()
+        self._lease_timer = self._loop.call_later(grant.lease_s / 4, self._renew)
+        try:
+            self._sent = worker.send(request, self, self._transport)
+            self.reader.on_space = self._sent.resume
+            await self._over
+        except WorkerError as error:
+            return error
+        finally:
+            self.hang_up()
+            if self._over.done() and not self._over.cancelled():
+                self._over.exception()  # it is taken, though this task may be cancelled
+        return None
+
+    def hang_up(self) -> None:
+        """Close the connection to the worker. May be repeated."""
+        for timer in (self._lease_timer, self._report_timer):
+            if timer is not None:
+                timer.cancel()
+        self._lease_timer = self._report_timer = None
+        if self._sent is not None:
+            self._sent.close()
+            self._sent = None
+
+    def fail(self, error: Exception) -> None:
+        """End the attempt."""
+        if self._over is not None and not self._over.done():
+            self._over.set_exception(error)
+        if self._sent is not None:
+            self._sent.close()
 
     @property
-    def _traced(self) -> bool:
-        """True if the content of the call is traced."""
-        grant = None if self._placement is None else self._placement.grant
-        return self._on_content is not None and grant is not None and grant.sampled
+    def has_ended(self) -> bool:
+        """True if the attempt is over, whose end is being reported."""
+        return self._over is not None and self._over.done()
 
-    def _new_meter(self) -> UsageMeter:
-        checked = self.call.checked
-        call = checked.call
-        return UsageMeter(call.prompt_tokens, call.system_tokens, checked.usage_bounds)
+    def moved(self, worker_id: str, worker: WorkerClient, request: WorkerRequest) -> None:
+        """Take another worker for the call, to which the transport has sent it."""
+        if worker_id == self.call.grant.worker_id:
+            return
+        if self._control.moved(self.call.grant.call_id, worker_id):
+            self.call.moved(worker_id)
+        if self._sent is not None:
+            self._sent.close()
+        self._sent = worker.send(request, self, self._transport)
 
-    async def _attempt(self, placement: Placement) -> AsyncGenerator[WorkerChunk]:
-        """Read from one worker, and report the end. Raises _AttemptFailedError without a report."""
-        end: _End | None = _End()
-        lease = asyncio.create_task(self._keep_lease(placement))
+    async def complete_unread(self) -> None:
+        """End a call whose answer the transport does not show."""
+        release = self.call.unread()
+        self.hang_up()
+        await self._control.release(release)
+
+    # --- AnswerReceiver ---------------------------------------------------------------------------
+
+    def started(self) -> None:
+        """Report the start of a call whose answer is one object."""
+        self.call.started(self._clock())
+        self._report()
+
+    def received(self, chunks: list[WorkerChunk]) -> None:
+        """Write what has arrived, and report the progress, now or soon."""
+        call = self.call
         try:
-            async with aclosing(self._read(placement)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-            end = _End("completed", "")
-        except (WorkerRejectedError, WorkerUnavailableError, WorkerStreamError) as error:
-            end = None
-            failure = self._failure(error, placement.grant.worker_id)
-            raise _AttemptFailedError(failure) from error
-        except GeneratorExit:
-            if self.unwritten is not None:
-                end = _failed(self.unwritten)
-            raise
+            written = call.received(chunks, self._clock())
+            if call.report_due:
+                self._report()
+            elif self._report_timer is None:
+                self._report_timer = self._loop.call_later(REPORT_S, self._report_late)
+            if call.stop_order is None and written:
+                self.reader.write(written)
         except Exception as error:
-            end = _failed(error)
-            raise
-        finally:
-            lease.cancel()
-            self._hang_up()
-            self._stream = None
-            if end is not None:
-                # Does not suspend: it is done even while this task is being cancelled.
-                await self._report_end(placement, end)
-        await placement.recorded()  # before the client learns that the answer is complete
+            self.fail(error)
+            return
+        if self.reader.is_full and self._sent is not None:
+            self._sent.pause()
 
-    async def _report_end(self, placement: Placement, end: _End) -> None:
-        conversation = self.call.checked.conversation
-        if end.outcome == "completed" and conversation is not None and self.merger is not None:
-            messages, requested_tools = self.merger.messages(), self.merger.requested_tools
-        else:
-            messages, requested_tools = [], False
-        if self._traced and self._on_content is not None and self.merger is not None:
-            choices = self.merger.answer("", "", {}).get("choices", ())
-            self._on_content(self.call.checked.record_id, self.call.body, choices)
-        await placement.end(
-            end.outcome,
-            self._used(),
-            error=self.why_left() if end.error is None else end.error,
-            messages=messages,
-            requested_tools=requested_tools,
-        )
+    def ended(self) -> None:
+        """End the attempt."""
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
 
-    def _used(self) -> Used:
-        """Return what an attempt that has ended used."""
-        return Used(self.meter.total(), self._ttft_s, self._whole_started)
+    def failed(self, error: WorkerError) -> None:
+        """End the attempt with its failure."""
+        self.fail(error)
 
-    def _failure(
-        self,
-        error: WorkerRejectedError | WorkerUnavailableError | WorkerStreamError,
-        worker_id: str,
-    ) -> AttemptFailure:
-        if isinstance(error, WorkerRejectedError):
-            rejected = self.call.rejected(error, worker_id)
-            return AttemptFailure(str(error), "unknown", status=error.status, rejected=rejected)
-        status = error.status if isinstance(error, WorkerUnavailableError) else None
-        return AttemptFailure(
-            str(error), error.cause, error.client_message, self._worker_lost, status
-        )
+    # --- progress ---------------------------------------------------------------------------------
 
-    async def _read(self, placement: Placement) -> AsyncGenerator[WorkerChunk]:
-        worker = self._workers.get(placement.grant.worker_id)
-        if worker is None:
-            raise WorkerUnavailableError("the worker has left", unreachable=True)
-        if placement.stopped is not None:
-            raise WorkerUnavailableError("stopped before it began")
-        self._stream = await self._open(worker, placement)
-        held: list[WorkerChunk] = []
-        async for chunk in self._stream:
-            self.meter.read(chunk.data)
-            if self.call.continuous_usage:
-                self.meter.show(chunk.data)
-            if self.merger is not None:
-                self.merger.add(chunk.data)
-            if self.queue_s is None:
-                self.queue_s = self._clock() - self._submitted_s
-            self._report(placement)
-            if self._ttft_s is None:
-                held.append(chunk)
-                if self.call.stream and any(map(has_content, chunk.data["choices"])):
-                    self._ttft_s = self._clock() - self._submitted_s
-                    for each in held:
-                        yield each
-            else:
-                yield chunk
-        if self._ttft_s is None:
-            for each in held:
-                yield each
+    def _report(self) -> None:
+        """Report the usage, which renews the lease; a call without one is stopped."""
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+            self._report_timer = None
+        call = self.call
+        if not self._control.progress(call.report()):
+            call.lease_ended()
+        if call.stop_order is not None:
+            self.fail(WorkerStreamError(call.stop_order.reason))
 
-    async def _open(self, worker: WorkerClient, placement: Placement) -> WorkerStream:
-        """Return the worker's stream; hanging up ends the wait for it, too."""
-        request = self.call.worker_request(placement.grant)
-        request = replace(request, on_started=lambda: self._started(placement))
-        self._opening = asyncio.ensure_future(worker.open(request))
-        try:
-            return await self._opening
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise WorkerUnavailableError("hung up before it answered") from None
-        finally:
-            self._opening = None
+    def _report_late(self) -> None:
+        self._report_timer = None
+        self._report()
 
-    def _started(self, placement: Placement) -> None:
-        """Count the inputs of a call whose worker reports nothing more before its answer.
-
-        A client that then disconnects has used them, and the output that control estimates.
-        """
-        self.meter.started = True
-        self._whole_started = self.call.checked.call.max_output_tokens > 0
-        self.queue_s = self._clock() - self._submitted_s
-        self._progress(placement, started=True)
-
-    def _hang_up(self) -> None:
-        """Close the connection to the worker and wake the task that waits for it."""
-        if self._opening is not None:
-            self._opening.cancel()
-        if self._stream is not None:
-            self._stream.close()
-
-    async def _keep_lease(self, placement: Placement) -> None:
+    def _renew(self) -> None:
         """Renew the lease of a call that waits inside its worker, while the worker lives."""
-        while True:
-            await asyncio.sleep(placement.grant.lease_s / 4)
-            if placement.grant.worker_id not in self._workers:
-                self._worker_lost = True
-                self._hang_up()
-                return
-            if not self._progress(placement, started=self.meter.started):
-                return
+        grant = self.call.grant
+        self._lease_timer = self._loop.call_later(grant.lease_s / 4, self._renew)
+        if self._worker_of(grant.worker_id) is None:
+            self.lost = True
+            self.fail(WorkerUnavailableError("the worker was lost", cause="silent"))
+            return
+        self._report()
 
-    def _report(self, placement: Placement) -> None:
-        self._progress(placement, started=True)
-        if placement.stopped is not None:
-            raise WorkerStreamError(placement.stopped)
-
-    def _progress(self, placement: Placement, *, started: bool) -> bool:
-        return placement.progress(
-            self.meter.usage(),
-            started=started,
-            cached_tokens_reported=self.meter.cached_tokens_reported,
-        )
-
-
-class _AttemptFailedError(Exception):
-    """The worker failed; what follows is the placement's decision."""
-
-    def __init__(self, failure: AttemptFailure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
+    def _stop(self, cancel: Cancel) -> None:
+        """Take control's order to stop the call, which may arrive from the submission on."""
+        self.call.stop_order = cancel
+        self.fail(WorkerUnavailableError("hung up before it answered"))

@@ -7,6 +7,7 @@ through the answers that are kept for an ``Idempotency-Key`` (``idempotency``).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ from fairserve.platform.serving.completions.idempotency import (
 )
 from fairserve.platform.serving.completions.producer import Producer
 from fairserve.platform.serving.completions.relay import OnContent, Relay
+from fairserve.platform.serving.completions.running_call import RunningCall
 from fairserve.platform.serving.decision.check import fingerprint_of
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
@@ -127,8 +129,9 @@ class Completions:
         if isinstance(checked, Rejection):
             raise checked.error
         call = read.request.call(checked)
-        relay = Relay(call, self._decisions, self._workers, on_content=self._on_content)
-        return Producer(relay, read.writer(call), self._keepalive_s)
+        running = RunningCall(call, read.writer(call), time.monotonic())
+        relay = Relay(running, self._decisions, self._workers.get, on_content=self._on_content)
+        return Producer(relay, self._keepalive_s)
 
     def respond(self, producer: Producer) -> Response:
         """Return the response that a producer writes; a client that disconnects ends its call."""

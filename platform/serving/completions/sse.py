@@ -6,17 +6,21 @@ nothing more.
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import orjson
 
 from fairserve.engine.wire.base import WorkerChunk
 from fairserve.engine.wire.chunk_output import has_content
+from fairserve.engine.wire.event_form import EventForm
 from fairserve.platform.base.errors import FairServeError
 
 KEEP_ALIVE = b": waiting for a worker\n\n"
 DONE = b"data: [DONE]\n\n"
 _HEAD = ("object", "created")
+_MARK = secrets.token_hex(16)
+"""Stands for the text of an event: no text of a worker or a client has it."""
 
 
 class ChunkWriter:
@@ -35,10 +39,22 @@ class ChunkWriter:
         self._continuous_usage = continuous_usage
         self._head: dict[str, Any] = {}
         """Fields that all chunks of the answer share."""
+        self._form: EventForm | None = None
+        self._around = b"", b""
+        """The event of this form before and after its text."""
 
     def event(self, chunk: WorkerChunk) -> bytes:
         """Return the event of a chunk; empty if it is not for the client."""
-        data = chunk.data
+        if chunk.form is not None and not self._continuous_usage:
+            if chunk.form is not self._form:
+                event = self._event(chunk.form.chunk_with(_MARK, chunk.output_tokens))
+                before, _, after = event.partition(_MARK.encode())
+                self._form, self._around = chunk.form, (before, after)
+            before, after = self._around
+            return before + chunk.raw_text + after
+        return self._event(chunk.data)
+
+    def _event(self, data: dict[str, Any]) -> bytes:
         if self._include_usage and not self._head:
             self._head = {name: data[name] for name in _HEAD if name in data}
         changed = dict(data)

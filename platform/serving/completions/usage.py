@@ -22,7 +22,7 @@ from typing import Any
 
 from fairserve.engine.wire.base import WorkerStreamError
 from fairserve.engine.wire.chunk_output import output_size
-from fairserve.engine.wire.reported_usage import UsageBounds, read_usage
+from fairserve.engine.wire.reported_usage import UsageBounds, count_of, read_usage
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 
 BYTES_PER_TOKEN = 4
@@ -73,6 +73,14 @@ class UsageMeter:
         if usage := chunk.get("usage"):
             self._report(usage, last=not chunk.get("choices"))
 
+    def read_text(self, text_bytes: int, output_tokens: int | None) -> None:
+        """Add a chunk that has nothing new but a text and perhaps a count; raises as :meth:`read`."""
+        self._all_chunks += 1
+        self._chunks += 1
+        self._bytes += text_bytes
+        self._check_length()
+        self._take_output(count_of(output_tokens, self._bounds.output_tokens), last=False)
+
     def show(self, chunk: dict[str, Any]) -> None:
         """Replace the worker's running usage in a chunk, which was read, by the numbers so far."""
         if chunk.get("usage") is not None:
@@ -82,9 +90,13 @@ class UsageMeter:
         """Return the usage so far; zero before the worker started."""
         if not self.started:
             return NO_USAGE
+        return self._usage(self.running_tokens())
+
+    def running_tokens(self) -> int:
+        """Return the output tokens so far, as :meth:`usage` has them."""
         output = self._reported_tokens + self._chunks - self._covered_chunks
         self._running_tokens = max(self._running_tokens, min(output, self._bounds.output_tokens))
-        return self._usage(self._running_tokens)
+        return self._running_tokens
 
     def total(self) -> TokenUsage:
         """Return the usage of an answer that has ended: the worker reports nothing more."""
@@ -107,13 +119,18 @@ class UsageMeter:
         if reported.cached_tokens is not None:
             self.cached_tokens_reported = True
             self._cached_tokens = max(self._cached_tokens, reported.cached_tokens)
-        output = reported.output_tokens
-        if output is None or output < self._least_tokens():
-            return
-        if output > self._reported_tokens or last:
-            self._reported_tokens = max(self._reported_tokens, output)
-            self._covered_chunks, self._covered_bytes = self._chunks, self._bytes
+        if self._take_output(reported.output_tokens, last=last):
             self._output_details = reported.output_details
+
+    def _take_output(self, output: int | None, *, last: bool) -> bool:
+        """Take a count of the output; return whether it is usable, and covers the chunks so far."""
+        if output is None or output < self._least_tokens():
+            return False
+        if output <= self._reported_tokens and not last:
+            return False
+        self._reported_tokens = max(self._reported_tokens, output)
+        self._covered_chunks, self._covered_bytes = self._chunks, self._bytes
+        return True
 
     def _least_tokens(self) -> int:
         """Return the least tokens that the text so far can have."""

@@ -9,16 +9,15 @@ neither decides anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from fairserve.platform.base.errors import BodyTooLargeError, FairServeError
-from fairserve.platform.control.messages import Grant, RejectCall
+from fairserve.platform.control.messages import Grant, OnCancel, RejectCall
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.prompt import Prompt
 from fairserve.platform.serving.decision.check import CheckedCall, CheckOptions, check, count
 from fairserve.platform.serving.decision.headers import call_headers, limit_headers
-from fairserve.platform.serving.decision.placement import Placement, StopSignal
 from fairserve.platform.serving.decision.rejection import (
     Rejection,
     model_not_allowed,
@@ -45,7 +44,8 @@ class DecisionService:
     ) -> None:
         self.models = models
         self._authenticator = authenticator
-        self._control = control
+        self.control = control
+        """To which the driver of a call reports it."""
         self._options = options
 
     async def authenticate(
@@ -78,7 +78,7 @@ class DecisionService:
     async def check(self, request: CallRequest) -> CheckedCall | Rejection:
         """Return the call of a request, or why there is none. Nothing is recorded."""
         try:
-            return await check(request, self.models, self._options, self._control)
+            return await check(request, self.models, self._options, self.control)
         except FairServeError as error:
             return Rejection(error)
 
@@ -92,16 +92,15 @@ class DecisionService:
             return Rejection(error)
 
     async def place(
-        self, checked: CheckedCall, on_stop: Callable[[], None] = lambda: None
-    ) -> Placement | Rejection:
+        self, checked: CheckedCall, on_stop: OnCancel = lambda _: None
+    ) -> Grant | Rejection:
         """Submit a call and wait for its worker. Cancelling the task withdraws the call.
 
-        ``on_stop`` is called from the event loop when control stops the call: the carrier then closes
+        ``on_stop`` is called from the event loop when control stops the call: the driver then closes
         the connection to the worker and reports the end.
         """
-        stop = StopSignal(on_stop)
         try:
-            answer = await self._control.submit(checked.submit(), stop)
+            answer = await self.control.submit(checked.submit(), on_stop)
         except FairServeError as error:
             if checked.continues and error.code in CANNOT_CONTINUE:
                 # Nothing is recorded yet, so the call may begin again.
@@ -110,7 +109,7 @@ class DecisionService:
             return Rejection(error)
         if isinstance(answer, RejectCall):
             return Rejection(rejection_error(answer, checked.size_field))
-        return Placement(checked, answer, stop, self._control)
+        return answer
 
     def headers(
         self, checked: CheckedCall, grant: Grant | None = None, queue_s: float | None = None
@@ -127,15 +126,15 @@ class DecisionService:
             call,
             grant,
             queue_s,
-            self._control.limits_in_use(call.tenant, call.app, call.user),
+            self.control.limits_in_use(call.tenant, call.app, call.user),
         )
 
     def limit_headers(self, principal: Principal) -> dict[str, str]:
         """Return the headers of the limits of an app's calls that name no user."""
         tenant, app = principal.tenant_id or "", principal.app_id or ""
-        return limit_headers(self._control.limits_in_use(tenant, app, app))
+        return limit_headers(self.control.limits_in_use(tenant, app, app))
 
     def model_allowed(self, principal: Principal, name: str) -> bool:
         """Return True if the app's quotas allow calls that name this model."""
         tenant, app = principal.tenant_id or "", principal.app_id or ""
-        return self._control.model_allowed(tenant, app, app, name)
+        return self.control.model_allowed(tenant, app, app, name)

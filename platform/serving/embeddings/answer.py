@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairserve.engine.wire.base import MalformedAnswerError
+from fairserve.engine.wire.base import MalformedAnswerError, WorkerChunk
 from fairserve.platform.serving.completions.merge import Merger
 
 
@@ -25,8 +25,9 @@ class WholeAnswer(Merger):
         self._documents, self._return_documents = documents, return_documents
         self._data: dict[str, Any] = {}
 
-    def add(self, chunk: dict[str, Any]) -> None:
+    def add(self, part: WorkerChunk) -> None:
         """Take the object. Raises MalformedAnswerError if it has another number of entries."""
+        chunk = part.data
         found = len(chunk[self._field])
         if found != min(self._entries, len(self._documents) or self._entries):
             raise MalformedAnswerError(f"it sent {found} {self._field}, not {self._entries}")

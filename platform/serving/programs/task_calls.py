@@ -7,8 +7,8 @@ attempt is a call of its own in the run's graph and in the ledger.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from fairserve.platform.serving.completions.requests import (
     TEXT,
     read_fields,
 )
+from fairserve.platform.serving.completions.running_call import RunningCall
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.request import DeclaredWork
 from fairserve.platform.serving.decision.service import DecisionService
@@ -84,12 +85,12 @@ class TaskCalls:
         if isinstance(checked, Rejection):
             raise checked.error
         call = request.call(checked)
-        relay = Relay(call, self._decisions, self._workers, on_content=self._on_content)
-        async with aclosing(relay.chunks()) as chunks:
-            async for _ in chunks:
-                pass
-        assert relay.merger is not None, "the relay merges what is not streamed"
-        return output_of(relay.merger)
+        running = RunningCall(call, None, time.monotonic())
+        await Relay(
+            running, self._decisions, self._workers.get, on_content=self._on_content
+        ).carry()
+        assert running.merger is not None, "what is not streamed is merged"
+        return output_of(running.merger)
 
 
 def output_of(merger: Merger) -> str:

@@ -210,8 +210,8 @@ class Responses:
         except asyncio.CancelledError:
             if not buffer.status:
                 error = ConflictError("the response was cancelled", code="response_cancelled")
-                await buffer.start(error.status, {"content-type": JSON})
-                await buffer.write(orjson.dumps(error.body()))
+                buffer.start(error.status, {"content-type": JSON})
+                buffer.write(orjson.dumps(error.body()))
             raise
         finally:
             buffer.finish()
