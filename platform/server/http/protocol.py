@@ -39,6 +39,7 @@ from fairserve.platform.base.errors import (
     RequestTimeoutError,
 )
 from fairserve.platform.server.http.connections import Connections
+from fairserve.platform.serving.completions.answer import SEND_NOW
 
 MAX_HEAD_BYTES = 64 * 1024
 MIN_BODY_BYTES_PER_S = 64 * 1024
@@ -277,6 +278,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.app = app
         if unchunked is not None:
             unchunked.cycle = self.cycle
+        self.cycle.scope[SEND_NOW] = _SendNow(self.cycle)  # type: ignore[literal-required]
 
     def on_url(self, url: bytes) -> None:
         """Keep a part of the URL."""
@@ -388,6 +390,23 @@ class _AnswerTransport:
             self._protocol.close_in_peace()
         else:
             self._protocol.transport.close()
+
+
+class _SendNow:
+    """Sends a part of a chunked answer whose head was sent, if its client keeps up."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def __call__(self, body: bytes) -> bool:
+        """Send a part that is not empty; return False if it has to wait."""
+        cycle = self._cycle
+        if cycle.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
+            return False
+        cycle.transport.write(b"%x\r\n%s\r\n" % (len(body), body))
+        return True
 
 
 class _UnchunkedAnswer:
