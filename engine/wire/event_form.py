@@ -19,7 +19,7 @@ _PLAIN = rb'[^"\\\x00-\x1f]*'
 # A half of a surrogate pair is no character: such a text is parsed, and repaired.
 _ESCAPED = rb'\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})'
 _TEXT = rb"(?P<text>" + _PLAIN + rb"(?:" + _ESCAPED + _PLAIN + rb")*)"
-_COUNT = re.compile(rb'"(completion_tokens|total_tokens)":(\d{1,9})(?=[,}])')
+_COUNT = re.compile(rb'"(completion_tokens|total_tokens)": ?(\d{1,9})(?=[,}])')
 
 
 class EventForm:
@@ -70,12 +70,19 @@ class EventForm:
 def form_of(event: bytes, chunk: dict[str, Any]) -> EventForm | None:
     """Return the form of an event, whose checked chunk this is; None: it has none."""
     name = _text_field_of(chunk)
-    if name is None or chunk != orjson.loads(event):  # the check has changed it
+    if name is None:
         return None
-    start = b'"%s":"' % name.encode()
-    if event.count(start) != 1:  # inside of a JSON string its quotes would be escaped
+    try:
+        plain = orjson.loads(event)
+    except orjson.JSONDecodeError:  # it was repaired
         return None
-    prefix, _, rest = event.partition(start)
+    if plain != chunk:  # the check has changed it
+        return None
+    # Inside of a JSON string the quotes would be escaped.
+    starts = list(re.finditer(rb'"%s": ?"' % name.encode(), event))
+    if len(starts) != 1:
+        return None
+    prefix, rest = event[: starts[0].end()], event[starts[0].end() :]
     text = re.match(_TEXT + rb'"', rest)
     if text is None:
         return None
@@ -86,7 +93,7 @@ def form_of(event: bytes, chunk: dict[str, Any]) -> EventForm | None:
             return None
     else:
         pattern = re.escape(tail) + rb"(?P<count>(?!))?"
-    return EventForm(prefix + start, re.compile(_TEXT + pattern), name, orjson.loads(event))
+    return EventForm(prefix, re.compile(_TEXT + pattern), name, plain)
 
 
 def _text_field_of(chunk: dict[str, Any]) -> str | None:
@@ -97,7 +104,7 @@ def _text_field_of(chunk: dict[str, Any]) -> str | None:
     choice = choices[0]
     if choice.get("finish_reason") is not None or choice.get("logprobs"):
         return None
-    holder = choice["delta"] if "delta" in choice else choice
+    holder = choice.get("delta", choice)
     given = [name for name in _TEXT_FIELDS if holder.get(name)]
     others = set(holder) - {"role", *_TEXT_FIELDS, "refusal"} if "delta" in choice else set()
     if len(given) != 1 or holder.get("refusal") or any(holder[name] for name in others):
@@ -109,11 +116,12 @@ def _counted(tail: bytes, usage: Any) -> bytes | None:
     """Return the pattern of what follows the text, in which the counts of the usage may differ."""
     if not isinstance(usage, dict) or not usage.get("prompt_tokens"):
         return None
-    start = tail.rfind(b'"usage":{')
-    if start < 0 or tail.count(b'"usage":{') != 1:
+    starts = list(re.finditer(rb'"usage": ?\{', tail))
+    if len(starts) != 1:
         return None
-    pattern, done, names = [re.escape(tail[:start])], start, []
-    for each in _COUNT.finditer(tail, start):
+    done = starts[0].start()
+    pattern, names = [re.escape(tail[:done])], []
+    for each in _COUNT.finditer(tail, done):
         name = each[1].decode()
         names.append(name)
         pattern.append(re.escape(tail[done : each.start(2)]))

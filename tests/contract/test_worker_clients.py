@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from received import send
 from scripted_server import ScriptedServer
 
 from fairserve.engine.wire.base import (
@@ -68,25 +70,22 @@ async def world(request):
 
 
 async def read(world, *arguments, **more):
-    stream = await world.client.open(request(*arguments, **more))
+    stream = send(world.client, request(*arguments, **more))
     try:
         return [chunk.data async for chunk in stream]
     finally:
         stream.close()
 
 
-async def come(world, opening):
+async def come(world, answer):
     """Wait until the server has the call; raise the error that prevented it."""
     came = asyncio.create_task(world.server.came.wait())
-    await asyncio.wait({came, opening}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
-    if opening.done():
-        opening.result()
-    seen = (
-        world.server.paths,
-        len(world.server.bodies),
-        world.server.under_way,
-        vars(world.client),
-    )
+    ended = asyncio.create_task(anext(answer))
+    await asyncio.wait({came, ended}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    if ended.done():
+        ended.result()
+    ended.cancel()
+    seen = (world.server.paths, len(world.server.bodies), world.server.under_way)
     assert came.done(), f"it did not come: {seen}"
 
 
@@ -137,11 +136,11 @@ async def test_a_call_that_has_not_started_may_be_retried_elsewhere(world, word)
 
 
 async def test_an_unreachable_worker_is_reported(world):
-    world.http.base_url = "http://127.0.0.1:1"
+    gone = World(world.http.dialect, SimpleNamespace(url="http://127.0.0.1:1"), world.session)
     with pytest.raises(WorkerUnavailableError) as raised:
-        await read(world)
+        await read(gone)
     assert raised.value.unreachable
-    assert world.at_rest()
+    assert gone.at_rest()
 
 
 async def test_a_rejection_by_the_worker_is_passed_on(world):
@@ -159,7 +158,7 @@ async def test_a_broken_answer_is_an_error(world, word):
 
 
 async def test_a_disconnect_cancels_on_the_worker(world):
-    stream = await world.client.open(request("hold"))
+    stream = send(world.client, request("hold"))
     await anext(stream)
     stream.close()
     stream.close()
@@ -169,11 +168,9 @@ async def test_a_disconnect_cancels_on_the_worker(world):
 
 
 async def test_a_disconnect_before_the_answer_cancels_on_the_worker(world):
-    opening = asyncio.create_task(world.client.open(request("stall")))
-    await come(world, opening)
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
+    answer = send(world.client, request("stall"))
+    await come(world, answer)
+    answer.close()
     await asyncio.wait_for(world.server.gone.wait(), 60)
     assert world.at_rest()
 
@@ -187,10 +184,9 @@ async def test_only_worker_failures_open_the_circuit(world):
                 await read(world, word)
     for _ in range(calls + 1):
         world.server.came.clear()
-        opening = asyncio.create_task(world.client.open(request("stall")))
-        await come(world, opening)
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)
+        answer = send(world.client, request("stall"))
+        await come(world, answer)
+        answer.close()
     for word in ["busy"] * (calls - 1) + ["ok"] + ["die", "busy", "empty"]:
         with contextlib.suppress(WorkerUnavailableError):
             await read(world, word)
@@ -212,17 +208,16 @@ async def test_an_answer_that_never_begins_times_out(world):
 
 async def test_a_whole_answer_has_no_time_out_and_starts_once(world):
     """Its header may arrive at its end only."""
-    started = []
-    asked = replace(request(), stream=False, on_started=lambda: started.append(1))
+    asked = replace(request(), stream=False)
     slow = World(world.http.dialect, world.server, world.session, begin_s=0.0)
-    stream = await slow.client.open(asked)
-    (chunk,) = [chunk.data async for chunk in stream]
+    answer = send(slow.client, asked)
+    (chunk,) = [chunk.data async for chunk in answer]
     assert chunk["choices"][0]["message"]["content"] == "one two three"
-    assert (slow.at_rest(), started) == (True, [1])
+    assert (slow.at_rest(), answer.starts) == (True, 1)
     (body,) = world.server.bodies
     assert (body["stream"], "stream_options" in body) == (False, False)
     with pytest.raises(WorkerUnavailableError, match="no answer within 0 s"):
-        await slow.client.open(replace(asked, stream=True))
+        await anext(send(slow.client, replace(asked, stream=True)))
 
 
 async def test_a_token_is_sent_with_every_request(world):

@@ -12,7 +12,6 @@ from openai.types.responses import Response
 
 from fairserve.engine.wire.answer_shape import AnswerShape
 from fairserve.engine.wire.base import WorkerChunk, WorkerRejectedError, WorkerStreamError
-from fairserve.engine.wire.chunk_output import has_content
 from fairserve.engine.wire.stream_events import StreamEvents
 from fairserve.engine.wire.worker_answer import read_whole
 from fairserve.interactions.tracking.conversation import Conversation
@@ -108,13 +107,13 @@ def write_stream(chunks, *, chat):
     openai = ChunkWriter("x", "m", include_usage=True, continuous_usage=True)
     for each in others:
         each.begin()
-    for data in chunks:
-        meter.read(data)
-        merger.add(data)
-        any(map(has_content, data["choices"]))
-        openai.event(WorkerChunk(data))
+    for chunk in chunks:
+        meter.read(chunk.data)
+        merger.add(chunk)
+        assert chunk.has_content in (True, False)
+        openai.event(chunk)
         for each in others:
-            each.event(WorkerChunk(data))
+            each.event(chunk)
     usage = meter.answer()
     openai.end(usage)
     for each in others:
@@ -162,5 +161,5 @@ def test_a_whole_answer_is_written_or_the_workers_failure(path, answer):
         meter.read(data)
     except FAILURES:
         return
-    merger.add(data)
+    merger.add(WorkerChunk(data))
     write_whole(merger, meter.answer(), chat=path == CHAT)

@@ -21,10 +21,10 @@ from until import turn
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.run_rules import DEFAULT_RUN_RULES
+from fairserve.platform.control.messages import Grant, Release
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt
 from fairserve.platform.serving.decision.check import CheckOptions
-from fairserve.platform.serving.decision.placement import Placement, Used
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.tenancy.auth import Principal
@@ -137,10 +137,14 @@ class Agent:
             **more,
         )
         checked = await traffic.service.check(request)
-        placement = await traffic.service.place(checked)
-        assert isinstance(placement, Placement), placement.error
+        grant = await traffic.service.place(checked)
+        assert isinstance(grant, Grant), grant.error
         await traffic.pause()
-        await placement.end("completed", Used(TokenUsage(4, 0, 0, 2)), messages=[answer])
+        keys = () if checked.conversation is None else checked.conversation.answered([answer])
+        used = TokenUsage(4, 0, 0, 2)
+        await traffic.service.control.release(
+            Release(grant.call_id, "completed", used, continuation_keys=keys)
+        )
         run = checked.run_id
         owner = traffic.owners.setdefault(run, self.name)
         tally.calls += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from received import send
 from until import until
 
 from fairserve.engine.wire.base import WorkerRequest
@@ -91,7 +92,7 @@ class PoolWorld:
         return self.view(worker_id)["state"]
 
     async def call(self, word="ok", worker_id="w", **body):
-        stream = await self.pool[worker_id].open(request(word, **body))
+        stream = send(self.pool[worker_id], request(word, **body))
         try:
             return [chunk.data async for chunk in stream]
         finally:

@@ -396,7 +396,6 @@ NOT_SHARED = {
     "platform/control/journal/retention.py": "files of the journal, for the operator",
     "platform/fleet/direct_address.py": "a cache of what is computed at once",
     "platform/fleet/model_pools.py": "models of the fleet, which the operator names",
-    "platform/picker/answers.py": "one answer",
     "platform/picker/exchange.py": "messages of one stream that are read ahead",
     "platform/fleet/prompt.py": "uses TurnThreads, which are listed",
     "platform/control/lifecycle.py": "uses Subscribers, which are listed",

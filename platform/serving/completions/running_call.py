@@ -177,7 +177,7 @@ class RunningCall:
         if self.state != "sent":
             return
         self._step("started")
-        self.meter.started = True
+        self.meter.started = self._report_now = True
         self._whole_started = self.call.checked.call.max_output_tokens > 0
         self.queue_s = now_s - self._submitted_s
 

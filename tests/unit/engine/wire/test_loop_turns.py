@@ -1,15 +1,14 @@
 """Streams share the event loop in turns, by bytes, and tenants take them in rotation."""
 
 import asyncio
-from types import SimpleNamespace
 
-import aiohttp
 import pytest
-from aiohttp.base_protocol import BaseProtocol
+from received import Received
+from until import settle
 
-from fairserve.engine.wire.answer_shape import AnswerShape
+from fairserve.engine.wire.base import WorkerRequest
 from fairserve.engine.wire.loop_turns import EVENT_BYTES, TURN_BYTES, TURNS_PER_PASS, LoopTurns
-from fairserve.engine.wire.worker_stream import HttpWorkerStream
+from fairserve.engine.wire.worker_answer import WorkerAnswer
 
 EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "yyyy"}}]}\n\n'
 END = b'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
@@ -29,28 +28,49 @@ class Passes:
         self._loop.call_soon(self._passed)
 
 
-def received_stream(turns, tenant, event=EVENT):
-    """Return a stream of which everything has arrived already."""
-    loop = asyncio.get_running_loop()
-    content = aiohttp.StreamReader(BaseProtocol(loop), 1 << 20, loop=loop)
-    content.feed_data(event * EVENTS + END)
-    response = SimpleNamespace(content=content, close=lambda: None, release=lambda: None)
-    shape = AnswerShape("/v1/chat/completions", 1)
-    return HttpWorkerStream(response, shape, turns=turns, tenant=tenant)
+class Server:
+    """What an answer needs to know of its server."""
+
+    private = ()
+    needs_done = True
+
+    def reports_start(self, request):
+        return True
 
 
-async def read_all(stream):
-    return [chunk async for chunk in stream]
+def read_all(turns, tenant, event):
+    """Receive an answer all of which arrives at once."""
+    answer = Received()
+    request = WorkerRequest("/v1/chat/completions", {}, "call", "client", tenant=tenant)
+    reading = WorkerAnswer(Server(), request, answer, turns, None)
+    reading.head(200, {})
+    reading.data(event * EVENTS + END)
+    reading.end()
+    return answer
 
 
 @pytest.mark.parametrize("event", [EVENT, b"data: {}\n\n"])
 async def test_what_has_arrived_is_worked_off_in_turns(event):
     """Empty events cost time, too: a turn has a bounded number of them."""
     passes = Passes()
-    chunks = await read_all(received_stream(LoopTurns(), "acme", event))
+    chunks = [chunk async for chunk in read_all(LoopTurns(), "acme", event)]
     assert len(chunks) == EVENTS + 1
     counted_bytes = len(event) - len(b"data: \n\n") + EVENT_BYTES
-    assert passes.count >= EVENTS * counted_bytes // TURN_BYTES
+    assert passes.count >= EVENTS * counted_bytes // TURN_BYTES - 1
+
+
+async def test_nothing_is_worked_off_while_the_reader_lags():
+    answer = Received()
+    request = WorkerRequest("/v1/chat/completions", {}, "call", "client")
+    reading = WorkerAnswer(Server(), request, answer, LoopTurns(), None)
+    reading.head(200, {})
+    reading.pause()
+    reading.data(EVENT * EVENTS + END)
+    reading.end()
+    await settle()
+    assert answer._items.empty()
+    reading.resume()
+    assert len([chunk async for chunk in answer]) == EVENTS + 1
 
 
 async def test_a_pass_of_the_loop_has_a_bounded_number_of_turns():

@@ -89,6 +89,6 @@ def test_fields_of_an_error_are_checked(parsed, error):
 )
 def test_a_pause_is_in_seconds_or_until_a_date(retry_after, date, pause_s):
     client = HttpWorkerClient("http://127.0.0.1:1", None)
-    headers = {"Retry-After": retry_after, "Date": date}
+    headers = {"retry-after": retry_after, "date": date}
     error = client.error_of_answer(429, headers, b"")
     assert (error.cause, error.pause_s) == ("busy", pause_s)

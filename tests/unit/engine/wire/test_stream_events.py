@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,8 +29,14 @@ def new_events():
     return StreamEvents(AnswerShape("/v1/chat/completions", 2))
 
 
+def read(events, event):
+    """Return the chunk of an event; None for the end."""
+    found = events.read(event)
+    return None if found is None else found.data
+
+
 def read_all(events, *parts):
-    return [events.read(event) for part in parts for event in events.feed(part)]
+    return [read(events, event) for part in parts for event in events.feed(part)]
 
 
 @given(st.lists(st.integers(0, len(RAW)), max_size=8))
@@ -50,7 +57,7 @@ def test_a_byte_order_mark_precedes_the_first_event_or_the_object(cut):
     events = new_events()
     assert events.feed(whole[:cut]) + events.feed(whole[cut:]) == []
     (event,) = events.flush()
-    assert events.read(event)["choices"][0]["delta"] == {"content": "a", "tool_calls": []}
+    assert read(events, event)["choices"][0]["delta"] == {"content": "a", "tool_calls": []}
 
 
 @pytest.mark.parametrize("missing", [1, 2])
@@ -90,3 +97,75 @@ def test_an_error_of_the_worker_is_raised(error, kind, cause):
         new_events().read(json.dumps({"error": error}).encode())
     if cause is not None:
         assert (raised.value.cause, raised.value.client_message) == (cause, "m")
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('"\\\n\t{}:,é€😀'))
+COUNTS = st.integers(0, 10**9)
+
+
+def dumped(text, count, style, field):
+    """Return an event as some server writes it."""
+    names = {"prompt_tokens": 4, "total_tokens": 4 + (count or 0), "completion_tokens": count}
+    delta = {"role": "assistant", "tool_calls": [], field: text}
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+    event = {"id": "x", "object": "chat.completion.chunk", "choices": [choice]}
+    if count is not None:
+        event["usage"] = names
+    if style == "orjson":
+        return orjson.dumps(event)
+    separators = (",", ":") if style == "tight" else None
+    return json.dumps(event, separators=separators).encode()
+
+
+@given(
+    st.lists(st.tuples(TEXTS, COUNTS), min_size=2, max_size=8),
+    st.sampled_from(["orjson", "tight", "json"]),
+    st.sampled_from(["content", "reasoning"]),
+    st.booleans(),
+)
+def test_an_event_of_a_known_form_is_read_as_any_other(contents, style, field, counted):
+    """The first event teaches the form; every later one is equal to what parsing gives."""
+    events = StreamEvents(AnswerShape("/v1/chat/completions", 1))
+    events.read(dumped("first", 1 if counted else None, style, field))
+    for text, number in contents:
+        count = number if counted else None
+        event = dumped(text, count, style, field)
+        chunk = events.read(event)
+        assert chunk.data == json.loads(event)
+        fits = (count or 0) + 4 < 10**9
+        pairs = b"\\ud8" in event or b"\\ud9" in event or b"\\uda" in event or b"\\udb" in event
+        assert (chunk.form is not None) == (bool(text) and fits and not pairs), event
+        if chunk.form is not None:
+            assert (chunk.text, chunk.text_bytes) == (text, len(text.encode()))
+            assert chunk.output_tokens == count
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda event: event.replace(b"first", b"a\xffb"),
+        lambda event: event.replace(b"first", b"half \\ud83d"),
+        lambda event: event.replace(b"first", b"a\x01b"),
+        lambda event: event.replace(b"first", b"b").replace(b'"id":"x"', b'"id":"y"'),
+        lambda event: event.replace(b"null", b'"stop"'),
+        lambda event: event.replace(b"first", b'a","content":"b'),
+        lambda event: event + b" ",
+    ],
+)
+def test_an_event_of_another_form_is_parsed(odd):
+    events = StreamEvents(AnswerShape("/v1/chat/completions", 1))
+    first = dumped("first", 1, "orjson", "content")
+    events.read(first)
+    try:
+        assert events.read(odd(first)).form is None
+    except WorkerStreamError:
+        assert b"\x01" in odd(first) or b"null" not in odd(first)
+
+
+def test_a_stream_whose_forms_never_repeat_is_parsed(monkeypatch):
+    monkeypatch.setattr(stream_events, "MAX_FORMS", 2)
+    events = StreamEvents(AnswerShape("/v1/chat/completions", 1))
+    for number in range(5):
+        event = dumped("a", 1, "orjson", "content").replace(b'"x"', b'"%d"' % number)
+        assert events.read(event).form is None
+    assert events.read(event).form is None, "it learns no more"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from aiohttp import web
+from received import send
 
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerRequest, WorkerUnavailableError
 from fairserve.engine.wire.client import HttpWorkerClient, worker_session
@@ -36,9 +37,10 @@ async def ask():
 
         async def ask(text, status=200):
             body = {"model": "m", "input": f"{status} {text}", "user": "ann", "priority": 3}
-            request = WorkerRequest(EMBEDDINGS, body, "c", "t/u", on_started=lambda: sent.append(1))
-            stream = await client.open(request)
-            return [chunk.data async for chunk in stream]
+            answer = send(client, WorkerRequest(EMBEDDINGS, body, "c", "t/u"))
+            chunks = [chunk.data async for chunk in answer]
+            sent.append(answer.starts)
+            return chunks
 
         ask.bodies, ask.sent = bodies, sent
         yield ask

@@ -1,6 +1,7 @@
 """Calls pass through control, relay and pool to a server without vLLM's dialect."""
 
 import asyncio
+import time
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from fairserve.platform.control.service import ControlService
 from fairserve.platform.fleet.models import ServedModel
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.worker_spec import WorkerSpec
+from fairserve.platform.serving.completions.openai_endpoint import OpenAIWriter
 from fairserve.platform.serving.completions.relay import Relay
 from fairserve.platform.serving.completions.requests import CompletionCall
+from fairserve.platform.serving.completions.running_call import RunningCall
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.scheduling.registry import SYSTEMS
@@ -45,7 +48,7 @@ def completion(number, user, word):
         pool="m",
     )
     model = ServedModel(("m",), "m", 100, reader=None)
-    checked = CheckedCall(call, call.call_id, name, "c", model, "m")
+    checked = CheckedCall(call, call.call_id, name, model, "m")
     messages = [{"role": "user", "content": f"{word} {name}"}]
     body = {"model": "m", "messages": messages}
     return CompletionCall("/v1/chat/completions", checked, body, stream=True)
@@ -54,6 +57,15 @@ def completion(number, user, word):
 class Journal(MemoryJournal):
     async def written(self):
         pass
+
+
+class Written:
+    """A reader that keeps the answer."""
+
+    lost, is_full, body = "", False, b""
+
+    def write(self, body):
+        self.body += body
 
 
 class World:
@@ -76,8 +88,11 @@ class World:
 
     async def call(self, number, user, word="ok"):
         decisions = DecisionService(None, self.control, models=None)
-        relay = Relay(completion(number, user, word), decisions, self.pool)
-        return [chunk.data async for chunk in relay.chunks()]
+        call = completion(number, user, word)
+        running = RunningCall(call, OpenAIWriter(call), time.monotonic())
+        written = Written()
+        await Relay(running, decisions, self.pool.get, written).carry()
+        return written.body
 
 
 @pytest.fixture
@@ -117,7 +132,7 @@ async def test_the_local_queue_is_fair_before_an_unfair_server(world, server):
 async def test_a_call_is_sent_after_a_requested_pause(world, server):
     await world.serve(server, concurrency=2)
     server.throttled, server.retry_after = 2, "0"
-    assert len(await world.call(0, "ann")) > 3
+    assert (await world.call(0, "ann")).count(b"data: ") > 3
     assert [row["outcome"] for row in world.journal.rows()] == ["completed"]
     assert len(server.bodies) == 3
     assert world.pool.views()[0]["circuit"]["opened"] == 0

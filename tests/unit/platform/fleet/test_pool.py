@@ -6,8 +6,8 @@ import logging
 
 import pytest
 from pool_world import PoolWorld, probe_often, request
+from received import send
 from scripted_server import ScriptedServer
-from until import settle
 
 from fairserve.engine.wire.base import WorkerUnavailableError
 from fairserve.engine.wire.client import worker_session
@@ -125,13 +125,13 @@ async def test_a_server_of_another_kind_joins_with_its_configuration(world, plai
     await world.until(lambda: world.state() == "ready")
     assert world.events[0] == ev.WorkerJoined("w", 5000, "m", kind="openai", slots=1)
     assert world.view()["reported"] is None
-    held = await world.pool["w"].open(request("hold"))
-    waiting = asyncio.ensure_future(world.pool["w"].open(request(name="second")))
-    await settle()
+    held = send(world.pool["w"], request("hold"))
+    waiting = send(world.pool["w"], request(name="second"))
+    await anext(held)
     queue = {"waiting": 1, "sent": 1, "concurrency": 1, "paused_s": 0.0}
     assert world.view()["local_queue"] == queue
     held.close()
-    (await waiting).close()
+    assert [chunk async for chunk in waiting]
     assert plain.most_under_way == 1
 
 
@@ -147,7 +147,7 @@ async def fail(world, count=3):
 async def test_calls_that_do_not_start_open_the_circuit_until_a_probe(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
-    stream = await world.pool["w"].open(request("hold"))
+    stream = send(world.pool["w"], request("hold"))
     await anext(stream)
     server.failing = True
     await fail(world)
@@ -210,12 +210,11 @@ async def test_one_failed_probe_changes_nothing(world, server):
 async def test_calls_waiting_at_a_lost_worker_are_requeued(world, plain):
     world.add(plain, concurrency=1)
     await world.until(lambda: world.state() == "ready")
-    held = await world.pool["w"].open(request("hold"))
-    waiting = asyncio.ensure_future(world.pool["w"].open(request(name="second")))
-    await settle()
+    held = send(world.pool["w"], request("hold"))
+    waiting = send(world.pool["w"], request(name="second"))
     world.pool.remove("w")
     with pytest.raises(WorkerUnavailableError, match="lost"):
-        await waiting
+        await anext(waiting)
     held.close()
 
 
@@ -260,7 +259,7 @@ async def test_foreign_load_is_reported(world, server):
     view = world.view()
     assert (view["foreign_tokens"], view["reported"]["running"]) == (412, 2)
     assert (view["reported"]["kv_used_share"], view["reported"]["prefix_hit_tokens"]) == (0.5, 40)
-    first, second = [await world.pool["w"].open(request("hold", n=1)) for _ in range(2)]
+    first, second = [send(world.pool["w"], request("hold", n=1)) for _ in range(2)]
     assert world.view()["sequences"] == 2
     await world.until(lambda: world.view()["foreign_tokens"] == 0)
     for stream in (first, second):
@@ -273,7 +272,7 @@ async def test_foreign_load_is_reported(world, server):
 async def test_a_draining_worker_finishes_its_calls_and_starts_none(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
-    stream = await world.pool["w"].open(request("hold"))
+    stream = send(world.pool["w"], request("hold"))
     world.pool.drain("w")
     world.pool.drain("w")
     world.pool.drain("unknown")
@@ -309,7 +308,7 @@ async def test_a_worker_drained_before_joining_never_joins(world, server):
 async def test_an_undrain_does_not_affect_calls(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
-    stream = await world.pool["w"].open(request("hold"))
+    stream = send(world.pool["w"], request("hold"))
     world.pool.drain("w")
     assert world.pool.undrain("w")
     assert not world.pool.undrain("w")
@@ -355,7 +354,7 @@ async def test_a_worker_that_died_draining_joins_again_after_an_undrain(world, s
 async def test_calls_queued_at_a_drained_worker_keep_it_busy(world, plain):
     world.add(plain, concurrency=1)
     await world.until(lambda: world.state() == "ready")
-    stream = await world.pool["w"].open(request("hold"))
+    stream = send(world.pool["w"], request("hold"))
     waits = asyncio.create_task(world.call())
     await world.until(lambda: world.view()["local_queue"]["waiting"] == 1)
     world.pool.drain("w")

@@ -34,7 +34,7 @@ def delta(index=0, finish_reason=None, logprobs=None, **fields):
 def merged(*chunks, usage=None):
     merger = Merger()
     for each in chunks:
-        merger.add(each)
+        merger.add(WorkerChunk(each))
     return merger.answer("x", "model", usage)
 
 
@@ -198,7 +198,7 @@ def test_an_answer_has_the_platforms_id():
         "id": "chatcmpl-ours",
     }
     merger = Merger()
-    merger.add(chunk(delta(content="a")))
+    merger.add(WorkerChunk(chunk(delta(content="a"))))
     assert merger.answer("chatcmpl-ours", "model", USAGE)["id"] == "chatcmpl-ours"
 
 

@@ -1,11 +1,11 @@
-"""The relay reports the outcome of each grant exactly once, in every case."""
+"""The relay has one call carried to its end, by our own connections or by a gateway's."""
 
 import asyncio
-from contextlib import aclosing
+import copy
 
 import numpy as np
 import pytest
-from until import settle
+from until import settle, until
 
 from fairserve.engine.wire.base import (
     WorkerChunk,
@@ -13,14 +13,19 @@ from fairserve.engine.wire.base import (
     WorkerStreamError,
     WorkerUnavailableError,
 )
+from fairserve.engine.wire.local_queue import LocalQueue
+from fairserve.engine.wire.queued_client import QueuedClient
 from fairserve.interactions.call import Call
-from fairserve.platform.base.errors import FairServeError, WorkerFailedError
+from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.messages import Cancel, Grant
 from fairserve.platform.fleet.models import ServedModel
+from fairserve.platform.serving.completions.openai_endpoint import OpenAIWriter
 from fairserve.platform.serving.completions.relay import Relay
 from fairserve.platform.serving.completions.requests import CompletionCall
+from fairserve.platform.serving.completions.running_call import RunningCall
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.scheduling.local.dlpm import Dlpm
 
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant"}}], "usage": {"prompt_tokens": 4}}
 
@@ -30,56 +35,53 @@ def text(n):
     return {"choices": [{"index": 0, "delta": {"content": f"t{n}"}}], "usage": usage}
 
 
-ONE, TWO = text(1), text(2)
-
-
 class Worker:
-    """Plays a script: chunks, exceptions to raise, or events to wait for."""
+    """Plays a script: chunks, failures, or "wait", each in a pass of the loop of its own."""
 
-    def __init__(self, *script, refuses=None):
-        self.script = script
-        self.refuses = refuses
-        self.closed = 0
+    def __init__(self, *script):
+        self.script = list(script)
+        self.closed = self.paused = self.transport = 0
         self.waiting = asyncio.Event()
-        self.steps = iter(())
 
-    async def open(self, request):
-        if self.refuses is not None:
-            raise self.refuses
-        self.steps = iter(self.script)
-        self.woken = asyncio.Event()
+    def send(self, request, receiver, transport=None):
+        self.closed, self.receiver = 0, receiver
+        self.transport = transport
+        self.loop = asyncio.get_running_loop()
+        self.loop.call_soon(self._play)
         return self
 
-    def __aiter__(self):
-        return self
-
-    async def __anext__(self):
-        step = next(self.steps, None)
+    def _play(self):
+        if self.closed or self.paused:
+            return
+        step = self.script.pop(0) if self.script else None
         if step is None:
-            raise StopAsyncIteration
-        if isinstance(step, Exception):
-            raise step
-        if step == "wait":
+            self.receiver.ended()
+        elif isinstance(step, Exception):
+            self.receiver.failed(step)
+        elif step == "wait":
             self.waiting.set()
-            await self.woken.wait()
-            raise WorkerStreamError("closed")
-        return WorkerChunk(step)
+        else:
+            self.receiver.received([WorkerChunk(copy.deepcopy(step))])
+            self.loop.call_soon(self._play)
 
     def close(self):
         self.closed += 1
-        if hasattr(self, "woken"):
-            self.woken.set()
+
+    def pause(self):
+        self.paused = True
+
+    def resume(self):
+        self.paused = False
+        self.loop.call_soon(self._play)
 
 
 class Control:
     """Grants worker after worker, and keeps every message."""
 
-    def __init__(self, *workers):
+    def __init__(self, *workers, lease_s=60.0):
         self.workers = list(workers)
-        self.releases = []
-        self.reports = []
-        self.lease = True
-        self.lease_s = 60.0
+        self.releases, self.reports = [], []
+        self.lease, self.lease_s = True, lease_s
         self.on_cancel = None
         self.reported = asyncio.Event()
         self.in_file = asyncio.Event()
@@ -100,22 +102,39 @@ class Control:
 
     async def release(self, message):
         self.releases.append(message)
-        return self.grant() if message.retry_on_another_worker else None
+        if not message.retry_on_another_worker:
+            return None
+        return self.grant() if self.workers else None
 
     async def recorded(self):
         await self.in_file.wait()
 
 
-def relay(control, **workers):
+class Reader:
+    """Keeps what is written; full on demand."""
+
+    lost, is_full = "", False
+
+    def __init__(self):
+        self.body = b""
+        self.on_space = None
+
+    def write(self, body):
+        self.body += body
+
+    @property
+    def tokens(self):
+        return self.body.count(b'"content":"t')
+
+
+def relay(control, workers, reader=None, *, stream=True, **more):
     call = Call("call", "t", "app", "u", "app/run", "m", 4, 0, 20, token_ids=np.zeros(4, np.uint32))
     model = ServedModel(("m",), "m", 100, reader=None)
-    checked = CheckedCall(call, "row", "run", "call", model, "m")
-    completion = CompletionCall("/v1/chat/completions", checked, body={}, stream=True)
-    return Relay(completion, DecisionService(None, control, models=None), workers)
-
-
-async def read(each):
-    return [chunk.data async for chunk in each.chunks()]
+    checked = CheckedCall(call, "row", "call", model, "m")
+    completion = CompletionCall("/v1/chat/completions", checked, body={}, stream=stream)
+    running = RunningCall(completion, OpenAIWriter(completion), 0.0)
+    decisions = DecisionService(None, control, models=None)
+    return Relay(running, decisions, workers.get, reader, **more)
 
 
 def ended(control):
@@ -123,210 +142,212 @@ def ended(control):
     return release.outcome, release.usage.output_tokens
 
 
-async def test_a_complete_answer_is_relayed():
-    control, worker = Control("a"), Worker(ROLE, text(1), text(2))
-    assert await read(relay(control, a=worker)) == [ROLE, text(1), text(2)]
+async def test_a_complete_answer_is_written_and_recorded():
+    control, worker, reader = Control("a"), Worker(ROLE, text(1), text(2)), Reader()
+    await relay(control, {"a": worker}, reader).carry()
+    assert reader.tokens == 2
     assert ended(control) == ("completed", 2)
-    assert control.releases[0].ttft_s is not None
-    assert control.reports[0].started
+    assert [report.started for report in control.reports] == [True, True]
     assert worker.closed
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (None, "client disconnected"),
-        (KeyError("x"), "internal error: KeyError"),
-        (WorkerFailedError("mixed parts"), "mixed parts"),
-    ],
-)
-async def test_an_answer_that_cannot_be_written_has_failed(error, text):
-    control = Control("a")
-    each = relay(control, a=Worker(ONE, TWO))
-    async with aclosing(each.chunks()) as chunks:
-        await anext(chunks)
-        each.unwritten = error
-    (release,) = control.releases
-    assert release.outcome == ("cancelled" if error is None else "failed")
-    assert release.error == text
+async def test_new_output_is_reported_within_a_moment():
+    control, worker = Control("a"), Worker(ROLE, text(1), text(2), text(3), "wait")
+    carrying = asyncio.create_task(relay(control, {"a": worker}, Reader()).carry())
+    await until(lambda: control.reports and control.reports[-1].usage.output_tokens == 3)
+    assert len(control.reports) == 3, "start, first output, and the others together"
+    worker.receiver.ended()
+    await carrying
 
 
 async def test_an_answer_completes_only_with_a_durable_row():
-    control, worker = Control("a"), Worker(text(1))
+    control = Control("a")
     control.in_file.clear()
-    chunks = relay(control, a=worker).chunks()
-    assert (await anext(chunks)).data == text(1)
-    end = asyncio.create_task(anext(chunks, "end"))
+    each = relay(control, {"a": Worker(text(1))}, Reader())
+    carrying = asyncio.create_task(each.carry())
+    await until(lambda: control.releases)
     await settle()
-    assert not end.done()
-    assert control.releases
+    assert (carrying.done(), each.call.state) == (False, "complete")
     control.in_file.set()
-    assert await end == "end"
+    await carrying
+    assert each.call.state == "ended"
 
 
 @pytest.mark.parametrize(
     "failing",
     [
-        Worker(refuses=WorkerUnavailableError("no connection", unreachable=True)),
-        Worker(WorkerUnavailableError("broken")),
+        Worker(WorkerUnavailableError("no connection", unreachable=True)),
         Worker(ROLE, WorkerStreamError("broken")),
+        None,
     ],
-    ids=["refused", "before anything", "after the role"],
+    ids=["unreachable", "after the role", "gone"],
 )
 async def test_a_call_that_fails_before_the_first_token_is_retried(failing):
-    control = Control("a", "b")
-    assert await read(relay(control, a=failing, b=Worker(ROLE, text(1)))) == [ROLE, text(1)]
+    control, reader = Control("a", "b"), Reader()
+    workers = {"b": Worker(ROLE, text(1)), **({} if failing is None else {"a": failing})}
+    await relay(control, workers, reader).carry()
     first, second = control.releases
     assert first.retry_on_another_worker
-    assert (second.outcome, second.usage.output_tokens) == ("completed", 1)
+    assert (second.outcome, second.usage.output_tokens, reader.tokens) == ("completed", 1, 1)
 
 
-async def test_attempts_are_bounded():
-    control = Control("a", "a", "a", "a")
+async def test_a_retry_without_a_worker_ends_the_call():
+    control = Control("a")
     with pytest.raises(FairServeError) as raised:
-        await read(relay(control, a=Worker(refuses=WorkerUnavailableError("busy"))))
-    assert raised.value.status == 503
-    assert [release.retry_on_another_worker for release in control.releases] == [True, True, False]
-    assert control.releases[-1].outcome == "failed"
+        await relay(control, {"a": Worker(WorkerUnavailableError("x"))}).carry()
+    assert raised.value.code == "call_stopped"
+    assert len(control.releases) == 1
 
 
-def failing(cause, message=""):
-    return Worker(refuses=WorkerUnavailableError("raw", cause=cause, client_message=message))
-
-
-@pytest.mark.parametrize(
-    ("workers", "status", "attempts"),
-    [
-        ([failing("failed", "CUDA error"), failing("failed", "CUDA error")], 502, 2),
-        ([failing("unknown"), failing("failed", "CUDA error")], 502, 2),
-        ([failing("worker"), failing("failed", "CUDA error"), failing("busy")], 503, 3),
-        ([failing("unknown"), failing("unknown")], 503, 2),
-        ([failing("busy"), failing("busy"), failing("busy")], 503, 3),
-    ],
-    ids=["errors", "one answered", "once only", "no answer", "busy"],
-)
-async def test_a_call_that_may_have_caused_the_failure_has_two_attempts(workers, status, attempts):
-    names = "abc"[: len(workers)]
-    control = Control(*names)
-    with pytest.raises(FairServeError) as raised:
-        await read(relay(control, **dict(zip(names, workers, strict=True))))
-    assert (raised.value.status, len(control.releases)) == (status, attempts)
-    assert ("CUDA error" in raised.value.message) == (status == 502)
-
-
-async def test_the_error_of_an_attempt_has_no_address():
-    control = Control("a", "a", "a")
-    broken = WorkerUnavailableError("no connection: host 10.0.0.7:8000", unreachable=True)
-    with pytest.raises(FairServeError):
-        await read(relay(control, a=Worker(refuses=broken)))
-    assert {release.error for release in control.releases} == {"a: no connection: host [address]"}
-
-
-async def test_after_the_first_token_a_failure_is_final():
-    control = Control("a", "b")
-    each = relay(control, a=Worker(ROLE, text(1), WorkerStreamError("gone")), b=Worker())
-    with pytest.raises(FairServeError) as raised:
-        await read(each)
-    assert raised.value.code == "worker_failed"
-    assert ended(control) == ("failed", 1)
-
-
-async def test_a_rejection_by_the_worker_is_passed_on():
+async def test_a_final_failure_is_raised():
     control = Control("a")
     rejected = WorkerRejectedError(400, {"message": "no tools", "param": "tools"})
     with pytest.raises(FairServeError) as raised:
-        await read(relay(control, a=Worker(refuses=rejected)))
+        await relay(control, {"a": Worker(rejected)}).carry()
     assert (raised.value.status, raised.value.param) == (400, "tools")
     assert ended(control) == ("failed", 0)
 
 
-async def test_a_reader_that_stops_releases_immediately():
-    control, worker = Control("a"), Worker(ROLE, text(1), text(2))
-    async with aclosing(relay(control, a=worker).chunks()) as chunks:
-        await anext(chunks)
-        await anext(chunks)
-    assert ended(control) == ("cancelled", 1)
+async def test_a_lagging_reader_pauses_its_worker():
+    control, reader = Control("a"), Reader()
+    worker = Worker(text(1), text(2), text(3))
+    reader.is_full = True
+    carrying = asyncio.create_task(relay(control, {"a": worker}, reader).carry())
+    await until(lambda: worker.paused)
+    await settle()
+    assert reader.tokens == 1
+    reader.is_full = False
+    reader.on_space()
+    await carrying
+    assert reader.tokens == 3
+
+
+async def test_an_answer_that_cannot_be_written_has_failed():
+    class Broken(Reader):
+        def write(self, body):
+            raise KeyError("x")
+
+    control, worker = Control("a"), Worker(text(1), text(2))
+    with pytest.raises(KeyError):
+        await relay(control, {"a": worker}, Broken()).carry()
+    assert (ended(control)[0], control.releases[0].error) == ("failed", "internal error: KeyError")
     assert worker.closed
 
 
-async def test_a_reader_that_is_cancelled_while_it_waits_releases():
-    control, worker = Control("a"), Worker(ROLE, text(1), "wait")
-    reading = asyncio.create_task(read(relay(control, a=worker)))
+@pytest.mark.parametrize("script", [(), (ROLE,), (ROLE, text(1))])
+async def test_a_cancelled_call_is_released_at_once(script):
+    control, worker = Control("a"), Worker(*script, "wait")
+    each = relay(control, {"a": worker}, Reader())
+    carrying = asyncio.create_task(each.carry())
     await worker.waiting.wait()
-    reading.cancel()
+    carrying.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await reading
-    assert ended(control) == ("cancelled", 1)
+        await carrying
+    assert ended(control) == ("cancelled", len(script) // 2)
+    assert control.releases[0].error == "client disconnected"
+    assert worker.closed
 
 
-@pytest.mark.parametrize("before_the_first_token", [True, False])
-async def test_control_stops_a_call_that_waits_for_its_worker(before_the_first_token):
-    script = (ROLE, "wait") if before_the_first_token else (ROLE, text(1), "wait")
-    control, worker = Control("a", "b"), Worker(*script)
-    reading = asyncio.create_task(read(relay(control, a=worker, b=Worker(text(1)))))
+@pytest.mark.parametrize("script", [(ROLE,), (ROLE, text(1))])
+async def test_control_stops_a_call_at_its_worker(script):
+    control, worker = Control("a", "b"), Worker(*script, "wait")
+    workers = {"a": worker, "b": Worker(text(1))}
+    carrying = asyncio.create_task(relay(control, workers, Reader()).carry())
     await worker.waiting.wait()
     control.on_cancel(Cancel("call", "cancelled", "its run was cancelled"))
     with pytest.raises(FairServeError, match="its run was cancelled"):
-        await reading
+        await carrying
     assert ended(control)[0] == "cancelled", "it is not tried on another worker"
 
 
-async def test_an_expired_lease_stops_the_stream():
-    control = Control("a")
+async def test_a_call_without_a_lease_is_stopped():
+    control, reader = Control("a"), Reader()
     control.lease = False
     with pytest.raises(FairServeError, match="lease has ended"):
-        await read(relay(control, a=Worker(ROLE, text(1))))
-    assert ended(control)[0] == "failed"
+        await relay(control, {"a": Worker(ROLE, text(1))}, reader).carry()
+    assert (ended(control)[0], reader.body) == ("failed", b"")
 
 
 async def test_a_call_that_waits_inside_its_worker_keeps_its_lease():
-    control, worker = Control("a"), Worker("wait")
-    control.lease_s = 0.02
-    each = relay(control, a=worker)
-    reading = asyncio.create_task(read(each))
-    await control.reported.wait()
-    assert not control.reports[0].started
-    assert each.queue_s is None
-    reading.cancel()
+    control, worker = Control("a", lease_s=0.02), Worker("wait")
+    each = relay(control, {"a": worker})
+    carrying = asyncio.create_task(each.carry())
+    await until(lambda: len(control.reports) > 2)
+    assert not any(report.started for report in control.reports)
+    carrying.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await reading
-    assert ended(control) == ("cancelled", 0)
+        await carrying
     count = len(control.reports)
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    async with asyncio.timeout(60):
-        await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.sleep(0.02)
     assert len(control.reports) == count, "no sign of life after the end"
 
 
-class Hung(Worker):
-    """Accepts the call and never answers."""
-
-    async def open(self, request):
-        self.waiting.set()
-        await asyncio.Event().wait()
-
-
 async def test_a_call_at_a_lost_hung_worker_is_served_by_another():
-    control = Control("a", "b")
-    control.lease_s = 0.02
-    workers = {"a": Hung(), "b": Worker(ROLE, text(1))}
-    each = relay(control, **workers)
-    hung = workers["a"]
-    each._workers = workers
-    reading = asyncio.create_task(read(each))
-    await hung.waiting.wait()
+    control = Control("a", "b", lease_s=0.02)
+    workers = {"a": Worker("wait"), "b": Worker(ROLE, text(1))}
+    carrying = asyncio.create_task(relay(control, workers, Reader()).carry())
+    await workers["a"].waiting.wait()
     del workers["a"]
-    assert await reading == [ROLE, text(1)]
+    await carrying
     assert [r.retry_on_another_worker for r in control.releases] == [True, False]
-    assert each.queue_s is not None
 
 
-async def test_a_call_stopped_at_a_hung_worker_ends_immediately():
+# --- a gateway's calls ---------------------------------------------------------------------------------
+
+
+class Queue(QueuedClient):
+    """A local queue with one place before a worker, whose clock does not move."""
+
+    def __init__(self, worker):
+        super().__init__(worker, LocalQueue(Dlpm(), 1, 4096), lambda: 0.0)
+
+    @property
+    def counts(self):
+        return self.queue.waiting, self.queue.sent
+
+
+async def test_a_queued_call_waits_renews_its_lease_and_is_sent_by_the_transport():
+    control, inner = Control("a", lease_s=0.02), Worker("wait")
+    queue, transport = Queue(inner), lambda request, answer: None
+    before = queue.send(relay(control, {}).call.granted(control.grant()), Worker())
+    control.workers = ["a"]
+    carrying = asyncio.create_task(relay(control, {"a": queue}, transport=transport).carry())
+    await until(lambda: queue.counts == (1, 1) and len(control.reports) > 2)
+    before.close()
+    await until(lambda: inner.transport is transport)
+    assert queue.counts == (0, 1)
+    carrying.cancel()
+    await asyncio.gather(carrying, return_exceptions=True)
+    assert queue.counts == (0, 0)
+
+
+@pytest.mark.parametrize("how", ["client", "control"])
+async def test_a_call_that_ends_while_it_waits_leaves_the_queue(how):
     control = Control("a")
-    hung = Hung()
-    reading = asyncio.create_task(read(relay(control, a=hung)))
-    await hung.waiting.wait()
-    control.on_cancel(Cancel("call", "failed", "the server is stopping"))
-    with pytest.raises(FairServeError, match="the server is stopping"):
-        await reading
-    assert ended(control) == ("failed", 0)
+    queue = Queue(Worker("wait"))
+    queue.send(relay(control, {}).call.granted(control.grant()), Worker())
+    control.workers = ["a"]
+    carrying = asyncio.create_task(relay(control, {"a": queue}).carry())
+    await until(lambda: queue.counts == (1, 1))
+    if how == "client":
+        carrying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await carrying
+    else:
+        control.on_cancel(Cancel("call", "cancelled", "an operator cancelled the run"))
+        with pytest.raises(FairServeError, match="an operator"):
+            await carrying
+    assert ended(control)[0] == "cancelled"
+    assert queue.counts == (0, 1)
+
+
+async def test_a_gateway_sends_a_call_once():
+    control, worker = Control("a", "b"), Worker("wait")
+    each = relay(control, {"a": worker, "b": Worker(text(1))}, Reader())
+    carrying = asyncio.create_task(each.carry())
+    await worker.waiting.wait()
+    each.is_last = True
+    worker.receiver.failed(WorkerUnavailableError("busy", cause="busy"))
+    with pytest.raises(FairServeError, match="no worker could begin"):
+        await carrying
+    assert [r.retry_on_another_worker for r in control.releases] == [False]

@@ -9,6 +9,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 from sse import data_of
 
+from fairserve.engine.wire.base import WorkerChunk
 from fairserve.platform.base.errors import WorkerFailedError
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.messages.writer import MessageWriter
@@ -46,7 +47,7 @@ def events(deltas, more=None, **end):
 def whole(deltas, more=None, **end):
     merger = Merger()
     for data in chunks_of(deltas, end):
-        merger.add(data)
+        merger.add(WorkerChunk(data))
     answer = asyncio.run(writer(**(more or {})).whole(merger, USAGE))
     Message.model_validate(answer)
     return answer
