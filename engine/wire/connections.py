@@ -1,9 +1,9 @@
 """HTTP/1.1 connections to workers: requests go out, answers come in by callbacks.
 
-A connection carries one request at a time and is kept for the next one. Its bytes are handled where they
-arrive: the parser (httptools) calls the answer, without a task and without a queue between. Redirects are
-not followed, and no coding is accepted: a request and its token reach the named address only, and the
-bytes of an answer are its content.
+A connection carries one request at a time and is kept for the next one. Its bytes are handled where
+they arrive: the parser (httptools) calls the answer, without a task and without a queue between.
+Redirects are not followed, and no coding is accepted: a request and its token reach the named address
+only, and the bytes of an answer are its content.
 
 Weakness: a worker may close a kept connection at the moment in which a request is sent; the request then
 fails. Idle connections are closed after ``IDLE_S``, before workers do it (uvicorn: 5 s).
@@ -229,7 +229,7 @@ class _Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._in_head = True
         self._ends_with_connection = False
-        self._complete = False
+        self._complete = self._keeps_alive = False
 
     # --- the exchange -----------------------------------------------------------------------------
 
@@ -307,8 +307,7 @@ class _Connection(asyncio.Protocol):
             self._end_timer.cancel()
             self._end_timer = None
         self.exchange = None
-        keep = self._parser.should_keep_alive() and not self._ends_with_connection
-        if keep:
+        if self._keeps_alive and not self._ends_with_connection:
             self.resume()
             self._reset()
             self._idle_until_s = self.loop.time() + IDLE_S
@@ -365,3 +364,4 @@ class _Connection(asyncio.Protocol):
             self._headers = {}
         else:
             self._complete = True
+            self._keeps_alive = self._parser.should_keep_alive()

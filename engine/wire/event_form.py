@@ -2,7 +2,8 @@
 
 The events of one stream differ in their text and in the running count of tokens; the bytes around them
 are equal. A form is learned from an event that was parsed and checked. An event of the same form is what
-that one was, except for the text, which must be a valid JSON string, and the count. All others are parsed.
+that one was, except for the text, which must be a valid JSON string, and the count. All others are
+parsed.
 
 Cost: 1 to 2 microseconds an event, a tenth of parsing and checking it.
 """

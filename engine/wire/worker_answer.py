@@ -1,10 +1,10 @@
 """One worker's answer as its bytes arrive: an error, events, or one object.
 
 Events are worked off in turns (:mod:`fairserve.engine.wire.loop_turns`). A streamed answer is complete
-when ``[DONE]`` follows a ``finish_reason`` for every choice that was begun; that of a plain OpenAI server
-also when it ends after them. Some servers end the stream normally after they aborted a call
-(llama-cpp-python's, in which a new call interrupts the running one): that is a broken answer, not a short
-one.
+when ``[DONE]`` follows a ``finish_reason`` for every choice that was begun; that of a plain OpenAI
+server also when it ends after them. Some servers end the stream normally after they aborted a call
+(llama-cpp-python's, in which a new call interrupts the running one): that is a broken answer, not a
+short one.
 
 Weakness: an answer that is one object is in memory, and parsing it holds the interpreter: on two busy
 cores 0.2 s for 10 MB of numbers, half of that for base64.

@@ -385,6 +385,7 @@ NOT_SHARED = {
     "engine/wire/local_queue.py": "the calls at one worker; a fair scheduler has the others",
     "engine/wire/loop_turns.py": "streams take turns by bytes",
     "engine/wire/stream_events.py": "one stream",
+    "engine/wire/worker_answer.py": "one answer",
     "interactions/call.py": "a cache of what is computed at once",
     "interactions/lazy_heap.py": "the part itself",
     "interactions/programs/output.py": "one program",

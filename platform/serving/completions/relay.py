@@ -121,7 +121,8 @@ class Relay:
         """Carry the call to the end of its answer, whose row is then safe from a crash.
 
         Raises the FairServeError of a rejection, the worker's own 4xx, 503 where no worker could begin,
-        502 where one broke off, or where workers failed because of the call. Cancelled, it ends the call.
+        502 where one broke off, or where workers failed because of the call. Cancelled, it ends the
+        call.
         """
         call = self.call
         try:
@@ -156,7 +157,10 @@ class Relay:
         return self.call.granted(grant)
 
     async def _after(self, error: WorkerError) -> WorkerRequest:
-        """Report a failed attempt; return the request for the next worker, or raise the client's error."""
+        """Report a failed attempt; return the request for the next worker.
+
+        Raises the client's error if there is none.
+        """
         call = self.call
         self._log(error)
         release = call.failed(error, lost=self.lost, last=self.is_last)

@@ -7,9 +7,9 @@ bytes for the client. The steps of a call are :data:`TRANSITIONS`; nothing else 
 Nothing is written for the client before the first output, so that it never sees the beginnings of two
 answers. A worker that fails before the first output of a streamed call, or before the start of any
 other, costs only time: the call is queued again and another worker gets it, ``MAX_ATTEMPTS`` in all. A
-call that failed ``MAX_FAILURES`` times while a worker had it is not retried, because it may be what makes
-workers fail; where a worker gave a reason, the client gets it as 502. Nor is one that is not streamed and
-failed after its start, because it has used the worker.
+call that failed ``MAX_FAILURES`` times while a worker had it is not retried, because it may be what
+makes workers fail; where a worker gave a reason, the client gets it as 502. Nor is one that is not
+streamed and failed after its start, because it has used the worker.
 """
 
 from __future__ import annotations
@@ -62,10 +62,13 @@ TRANSITIONS: Mapping[State, Mapping[Step, State]] = MappingProxyType(
         "ended": {},
     }
 )
-"""The next state by state and step. ``waiting``: for a worker. ``sent``: to the granted worker, which may
-queue it. ``started``: its worker works on it, and the client has nothing. ``answering``: the client has
-got output, so that no other worker can answer. ``complete``: the client gets the end once a crash cannot
-lose the row. ``returned``: the worker failed, and another one is asked for."""
+"""The next state by state and step.
+
+``waiting``: for a worker. ``sent``: to the granted worker, which may queue it. ``started``: its worker
+works on it, and the client has nothing. ``answering``: the client has got output, so that no other
+worker can answer. ``complete``: the client gets the end once a crash cannot lose the row. The step
+``returned``: the worker failed, and another one is asked for.
+"""
 
 MAX_ATTEMPTS = 3
 MAX_FAILURES = 2

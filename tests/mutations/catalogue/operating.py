@@ -13,7 +13,7 @@ OPERATING = (
         "worker-gets-no-id-of-the-call",
         "operating",
         "engine/wire/client.py",
-        '                        "x-request-id": request.call_id,\n',
+        '            "x-request-id": request.call_id,\n',
         "",
         _ACCESS,
     ),
@@ -36,9 +36,9 @@ OPERATING = (
     Mutation(
         "failed-attempt-is-not-logged",
         "operating",
-        "platform/serving/decision/placement.py",
-        "        self._log(failure)\n        text = ",
-        "        text = ",
+        "platform/serving/completions/relay.py",
+        "        self._log(error)\n        release = ",
+        "        release = ",
         _ACCESS,
     ),
     Mutation(

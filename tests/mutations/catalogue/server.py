@@ -120,8 +120,8 @@ _LEDGER = (
         "answer-runs-on",
         "ledger",
         "platform/serving/completions/usage.py",
-        "        self._check_length()\n",
-        "",
+        "        self._check_length()\n        if usage",
+        "        if usage",
         ("tests/unit/platform/serving/completions/*.py", "tests/contract/*answers*.py"),
     ),
     Mutation(
