@@ -12,7 +12,7 @@ Cost: O(log tokens) for each method.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import NamedTuple
 
 from fairserve.scheduling.locality.block_keys import BlockKeys
@@ -61,7 +61,7 @@ class HeldPrefixes:
         self.tokens = 0
         self._block_tokens = block_tokens
         self._holders: dict[int, int] = {}
-        """Number of prefixes with each key."""
+        """By key, the number of prefixes that end there and of keys that follow it directly."""
 
     def whole(self, prefix: Prefix) -> int:
         """Return all tokens of a prefix."""
@@ -70,23 +70,30 @@ class HeldPrefixes:
     def would_add(self, prefix: Prefix) -> int:
         """Return the tokens of a prefix that none here holds."""
         keys, holders = prefix.keys, self._holders
-        if keys and keys[-1] in holders:
+        known = len(keys)
+        while known and keys[known - 1] not in holders:
+            known -= 1  # whoever holds a key holds those before it
+        if known == len(keys):
             return prefix.rest
-        # whoever holds a key holds those before it
-        known = bisect_left(keys, True, key=lambda each: each not in holders)
         shared = _CUTS[known - 1] if known else 0
         return self.whole(prefix) - shared * self._block_tokens
 
     def add(self, prefix: Prefix) -> None:
         """Add a prefix."""
         self.tokens += self.would_add(prefix)
-        for key in prefix.keys:
-            self._holders[key] = self._holders.get(key, 0) + 1
+        holders = self._holders
+        for key in reversed(prefix.keys):
+            if key in holders:
+                holders[key] += 1
+                return
+            holders[key] = 1
 
     def remove(self, prefix: Prefix) -> None:
         """Remove a prefix that was added."""
-        for key in prefix.keys:
-            self._holders[key] -= 1
-            if not self._holders[key]:
-                del self._holders[key]
+        holders = self._holders
+        for key in reversed(prefix.keys):
+            if holders[key] > 1:
+                holders[key] -= 1
+                break
+            del holders[key]
         self.tokens -= self.would_add(prefix)
