@@ -201,11 +201,13 @@ class SliceCharges:
         if more <= 0:
             return
         record.charged = cost
-        realised = min(more, record.reserved)
-        record.reserved -= realised
-        if realised == more and record.factors is None and record.elsewhere is None:
+        reserved = record.reserved
+        if more <= reserved and record.factors is None and record.elsewhere is None:
+            record.reserved = reserved - more
             self._counters.realise(record.node, more)  # fast path
         else:
+            realised = min(more, reserved)
+            record.reserved = reserved - realised
             self._change(record, more, -realised)
 
     def expect(self, call_id: str, output_tokens: int) -> None:

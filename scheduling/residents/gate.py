@@ -172,10 +172,9 @@ class RunGate:
         Its window may be full: elsewhere the prompt would have to be computed again.
         """
         found, serving = self.residents.get(call.interaction_id), self._serving()
-        if found is not None and found.worker_id in serving:
-            own = WorkerSet(serving.workers, serving.workers.mask((found.worker_id,)))
-            if self._locality.matched_tokens(call, own) >= STAYS_SHARE * call.prompt_tokens:
-                return self._candidates(own, call.restriction)
+        own = 0 if found is None else serving.mask & serving.workers.mask((found.worker_id,))
+        if own and self._locality.match(call, own)[0] >= STAYS_SHARE * call.prompt_tokens:
+            return self._candidates(WorkerSet(serving.workers, own), call.restriction)
         return WorkerSet(serving.workers, 0)
 
     def _room(self, call: Call, workers: WorkerSet, head: _Held | None = None) -> WorkerSet:
@@ -245,7 +244,7 @@ class RunGate:
         if prompt is None:
             prompt = prompt_prefix(keys, block_tokens, call.prompt_tokens)
             self._prompts[call.call_id] = prompt
-        matched_tokens = self._locality.matched_tokens(call, self._serving())
+        matched_tokens, _ = self._locality.match(call, self._serving().mask)
         prefix = prefix_of(prompt, keys, block_tokens, self._output(call), matched_tokens)
         return Footprint(prefix, self._growth(call), max(0.0, call.remaining_calls - 1.0))
 

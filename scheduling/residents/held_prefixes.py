@@ -40,7 +40,7 @@ def prompt_prefix(keys: BlockKeys, block_tokens: int, prompt_tokens: int) -> Pre
     cuts = _CUTS[: bisect_right(_CUTS, len(keys))]
     depth = cuts[-1] if cuts else 0
     rest = max(0, prompt_tokens - depth * block_tokens)
-    return Prefix(tuple(keys[each - 1] for each in cuts), depth, rest)
+    return Prefix(tuple([keys[each - 1] for each in cuts]), depth, rest)
 
 
 def prefix_of(
