@@ -71,7 +71,7 @@ from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
 from fairserve.scheduling.fairness.lanes import Lanes, OpenLanes
-from fairserve.scheduling.fairness.level_weights import Owner, weights_by_level
+from fairserve.scheduling.fairness.level_weights import Owner, efforts_by_level
 from fairserve.scheduling.fairness.ranking import Ranked, Ranking, Within
 from fairserve.scheduling.fairness.weight_cap import WeightCap
 from fairserve.scheduling.feeders.active_runs import ActiveRuns
@@ -202,10 +202,8 @@ class WscFeeder:
 
     def charge_idle(self, owner: Owner, client: ClientPath, calls: float) -> None:
         """Charge a client for memory that it holds, as for so many typical calls."""
-        weights = weights_by_level(self._directory.weights(*owner), len(client))
-        self._counters.charge_elsewhere(
-            client, calls, factors=tuple(1.0 / each for each in weights)
-        )
+        efforts = efforts_by_level(self._directory.weights(*owner), len(client))
+        self._counters.charge_elsewhere(client, calls, factors=efforts)
 
     def _open_lanes(self, excluded: Collection[Restriction]) -> OpenLanes | None:
         """Return the lanes without the excluded ones; None if nothing is excluded."""

@@ -145,8 +145,8 @@ class RunGate:
 
     def next(
         self, open_workers: WorkerSet, excluded: Collection[Restriction]
-    ) -> tuple[Call, WorkerSet] | tuple[None, None]:
-        """Return the next call and the workers that may get it; (None, None) if none may."""
+    ) -> tuple[Call | None, WorkerSet]:
+        """Return the next call and the workers that may get it; None if no call may be next."""
         refused, at = self._refused, (open_workers.mask, self.residents.changes)
         if refused.at != at:
             refused = self._refused = _Refused(at)
@@ -164,7 +164,7 @@ class RunGate:
                 return call, room
             else:  # the others may hold the prefix of another call
                 workers = room
-        return None, None
+        return None, open_workers
 
     def _worker_of(self, call: Call) -> WorkerSet:
         """Return the worker of a call's run if that holds enough of the prompt and can take the call.
