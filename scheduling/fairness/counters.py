@@ -376,7 +376,7 @@ class VirtualCounters:
             raise ValueError("a client path has no levels; allowed: one or more")
         node = self._root
         for name in path:
-            node = self._child(node, name)
+            node = node.children.get(name) or self._child(node, name)
         if node.children:
             node = self._child(node, "")
         if not node.line:
