@@ -73,27 +73,33 @@ class HeldPrefixes:
         known = len(keys)
         while known and keys[known - 1] not in holders:
             known -= 1  # whoever holds a key holds those before it
-        if known == len(keys):
+        return self._beyond(prefix, known)
+
+    def _beyond(self, prefix: Prefix, known: int) -> int:
+        """Return the tokens of a prefix behind the first ``known`` cuts."""
+        if known == len(prefix.keys):
             return prefix.rest
         shared = _CUTS[known - 1] if known else 0
         return self.whole(prefix) - shared * self._block_tokens
 
     def add(self, prefix: Prefix) -> None:
         """Add a prefix."""
-        self.tokens += self.would_add(prefix)
-        holders = self._holders
-        for key in reversed(prefix.keys):
-            if key in holders:
-                holders[key] += 1
-                return
-            holders[key] = 1
+        keys, holders = prefix.keys, self._holders
+        known = len(keys)
+        while known and keys[known - 1] not in holders:
+            known -= 1
+            holders[keys[known]] = 1
+        if known:
+            holders[keys[known - 1]] += 1
+        self.tokens += self._beyond(prefix, known)
 
     def remove(self, prefix: Prefix) -> None:
         """Remove a prefix that was added."""
-        holders = self._holders
-        for key in reversed(prefix.keys):
-            if holders[key] > 1:
-                holders[key] -= 1
-                break
-            del holders[key]
-        self.tokens -= self.would_add(prefix)
+        keys, holders = prefix.keys, self._holders
+        known = len(keys)
+        while known and holders[keys[known - 1]] == 1:
+            known -= 1
+            del holders[keys[known]]
+        if known:
+            holders[keys[known - 1]] -= 1
+        self.tokens -= self._beyond(prefix, known)
