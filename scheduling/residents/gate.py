@@ -209,13 +209,13 @@ class RunGate:
         held, serving = self._held, self._serving()
         if held is not None and held.call is call and held.worker_id in serving:
             return held
-        if self._room(call, serving):
+        if call.interaction_id in self.residents:
             return None
         workers, footprint = self._candidates(serving, call.restriction), self._footprint(call)
         missing = {each: self.residents.missing_tokens(each, footprint) for each in workers}
-        if not missing:
+        worker_id = min(missing, key=missing.__getitem__, default=None)
+        if worker_id is None or missing[worker_id] <= 0:
             return None
-        worker_id = min(missing, key=missing.__getitem__)
         since_s = self._now_s if held is None else held.since_s
         self._held = _Held(call, since_s, worker_id)
         self._expect_room(self._held)
