@@ -163,15 +163,13 @@ class Call:
     finite, 0 if unknown."""
     remaining_calls: float = 1.0
     """Expected number of calls of the run from this one on, inclusive, by the app's profile."""
+    prompt_tokens: int = field(init=False)
+    """All prompt tokens, L_I + L_S."""
 
     def __post_init__(self) -> None:
+        self.prompt_tokens = self.input_tokens + self.system_tokens
         if not self.client:
             self.client = (self.tenant, self.user)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Return all prompt tokens, L_I + L_S."""
-        return self.input_tokens + self.system_tokens
 
     @property
     def restriction(self) -> Restriction:
@@ -219,7 +217,7 @@ _KEYS = ("history", "answered_prompts", "tool_results", "answer_scopes")
 
 def call_to_plain(call: Call) -> dict[str, Any]:
     """Return a call as plain JSON values."""
-    plain = {f.name: getattr(call, f.name) for f in fields(Call)}
+    plain = {f.name: getattr(call, f.name) for f in fields(Call) if f.init}
     plain["token_ids"] = call.token_ids.tolist()
     plain["block_keys"] = None if call.block_keys is None else list(call.block_keys)
     plain["parents"] = None if call.parents is None else list(call.parents)

@@ -143,7 +143,7 @@ class AppProfile:
 
 
 def _at(stages: Stages, number: int) -> StageProfile:
-    return stages[min(max(number, 1), len(stages)) - 1]
+    return stages[number - 1 if number > 1 else 0] if number < len(stages) else stages[-1]
 
 
 def _stages(plain: list[dict[str, float]]) -> Stages:

@@ -90,7 +90,7 @@ class Admission:
         output_tokens = call.samples * call.max_output_tokens
         claim = Claim(
             call.prompt_tokens + output_tokens,
-            event.price.most(call.prompt_tokens, output_tokens),
+            0 if event.price is FREE else event.price.most(call.prompt_tokens, output_tokens),
             event.at,
             under_way and not self._options.rates_cut_runs,
         )
@@ -127,12 +127,12 @@ class Admission:
         self, call: Call, outcome: ev.CallOutcome, usage: TokenUsage, *, charged: bool = True
     ) -> None:
         """Settle an accepted call that ended."""
-        price = self._prices.pop(call.call_id, FREE)
+        price = self._prices.pop(call.call_id, None)
         self._contracts.settle(
             call.call_id,
             self._directory.quotas(call.tenant, call.app, call.user),
             usage.prompt_tokens + usage.output_tokens,
-            price.cost(usage),
+            0 if price is None else price.cost(usage),
             refund=outcome not in BILLED or not charged,
         )
 

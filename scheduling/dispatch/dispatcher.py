@@ -311,18 +311,19 @@ class Dispatcher:
         return pool.pump()
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
-        lives: dict[ModelPool, list[tuple[QueuedCall, int]]] = {}
+        by_model: dict[str, list[tuple[QueuedCall, int]]] = {}
+        model, entries, lives = None, [], self._live
         for call_id, tokens in event.totals:  # hot loop: no function call per entry
-            live = self._live.get(call_id)
+            live = lives.get(call_id)
             if live is None or live.worker_id is None:
                 raise _not_dispatched(call_id)
-            pool = self.pools[live.call.pool]
-            entries = lives.get(pool)
-            if entries is None:
-                entries = lives[pool] = []
+            if live.call.pool != model:
+                model = live.call.pool
+                entries = by_model.setdefault(model, [])
             entries.append((live, tokens))
         commands: list[ev.Command] = []
-        for pool, entries in lives.items():
+        for model, entries in by_model.items():
+            pool = self.pools[model]
             pool.decoded(entries, now_s)
             commands += pool.pump()
         return commands

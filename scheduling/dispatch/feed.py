@@ -111,19 +111,15 @@ class Feed:
                 self._pump_spare(commands)
             return commands
         while self._queued and self._worker_table.any_open:
-            call, open_workers = self._next()
-            if call is None or open_workers is None or not self._send(call, open_workers, commands):
+            workers = self._worker_table.open()
+            excluded = self.not_for(workers)
+            if self.gate is None:
+                call = self._feeder.peek(workers, excluded)
+            else:
+                call, workers = self.gate.next(workers, excluded)
+            if call is None or not self._send(call, workers, commands):
                 break
         return commands
-
-    def _next(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
-        """Return the next call for the open workers, and those of them that may get it."""
-        open_workers = self._worker_table.open()
-        excluded = self.not_for(open_workers)
-        if self.gate is not None:
-            return self.gate.next(open_workers, excluded)
-        call = self._feeder.peek(open_workers, excluded)
-        return (None, None) if call is None else (call, open_workers)
 
     def _pump_spare(self, commands: list[ev.Command]) -> None:
         """Dispatch background calls to spare workers until there are no more of either.

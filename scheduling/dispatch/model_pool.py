@@ -199,7 +199,8 @@ class ModelPool:
     def worker_of(self, live: QueuedCall) -> Worker | None:
         """Return the worker of a dispatched call if its epoch is still the same."""
         assert live.worker_id is not None
-        return self.worker_table.get(live.worker_id, live.epoch)
+        worker = self.worker_table.workers.get(live.worker_id)
+        return worker if worker is not None and worker.epoch == live.epoch else None
 
     def start(self, live: QueuedCall, now_s: float) -> None:
         """Start a call that left its worker's queue: window space is freed, its demand is known."""

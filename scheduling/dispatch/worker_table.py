@@ -144,11 +144,6 @@ class WorkerTable:
         self._demand_tokens -= worker.demand_tokens + worker.foreign_tokens
         self._capacity_tokens -= worker.kv_capacity_tokens
 
-    def get(self, worker_id: str, epoch: int) -> Worker | None:
-        """Return the worker if its epoch is still the same."""
-        worker = self.workers.get(worker_id)
-        return worker if worker is not None and worker.epoch == epoch else None
-
     def report(self, worker: Worker, foreign_tokens: int, now_s: float) -> None:
         """Record a report of a live worker. Raises ValueError if ``foreign_tokens`` is negative."""
         if foreign_tokens < 0:

@@ -8,6 +8,7 @@ top, and only a decrease pushes a new entry. The second and third heap are creat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any
@@ -162,6 +163,16 @@ class Node:
                 heapreplace(heap, entry)
             else:  # nothing is queued, or a newer entry exists in the heap
                 heappop(heap)
+
+    def smallest(self) -> float:
+        """Return the smallest counter of the children with queued calls; infinite without one."""
+        if not self.active:
+            return math.inf
+        entry = self.by_counter[0]
+        if entry[3].entry is entry:
+            return entry[0]
+        child = self.least()
+        return child.served + child.reserved
 
     def least_served(self) -> float:
         """Return the smallest counter without predictions. Raises IndexError as ``least`` does."""

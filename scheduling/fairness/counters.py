@@ -26,7 +26,6 @@ form a child named ``""`` beside the longer paths.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from heapq import heapreplace
 from typing import Any
@@ -306,14 +305,12 @@ class VirtualCounters:
             if queued:  # hide it
                 node.queued, node.entry = 0, None
                 parent.active -= 1
-            least = parent.least() if parent.active else None
+            level = parent.smallest()
             if queued:
                 node.queued = queued
                 parent.active += 1
                 parent.fell(node)
-            counter = node.served + node.reserved
-            level = math.inf if least is None else least.served + least.reserved
-            found.append(max(0.0, level - counter))
+            found.append(max(0.0, level - (node.served + node.reserved)))
         return tuple(found)
 
     def minimum(self, path: ClientPath = ()) -> float:
@@ -322,24 +319,23 @@ class VirtualCounters:
         Raises IndexError if there is none.
         """
         node = self._find(path)
-        if node is None:
-            raise IndexError(f"there is nothing at {path!r}")
-        least = node.least()
-        return least.served + least.reserved
+        if node is None or not node.active:
+            raise IndexError(f"nothing is queued at {path!r}")
+        return node.smallest()
 
     def reach(
         self,
         slack: float,
-        least: Callable[[Node], Node | None] = Node.least,
+        smallest: Callable[[Node], float] = Node.smallest,
         inner_slack: float | None = None,
     ) -> Callable[[Node], tuple[float, ...] | None]:
         """Return a function that checks whether a queued client is within a slack.
 
         The function returns the counters along the client's path, outermost first, or None unless
         each is at most ``slack`` above the smallest among its queued siblings, or ``inner_slack``
-        below the outermost level. ``least`` returns the child of a node with that counter, None
-        without one. The result is valid until a call is queued, leaves or is charged. Cost: O(1) per
-        client once its outer levels are known.
+        below the outermost level. ``smallest`` returns that counter, infinite without a sibling. The
+        result is valid until a call is queued, leaves or is charged. Cost: O(1) per client once its
+        outer levels are known.
         """
         inner = slack if inner_slack is None else inner_slack
         known: dict[Node, tuple[tuple[float, ...], float] | None] = {}
@@ -349,10 +345,7 @@ class VirtualCounters:
             above = () if parent is self._root else within(parent)
             if above is None:
                 return None
-            child = least(parent)
-            if child is None:
-                return above, math.inf
-            return above, child.served + child.reserved + (inner if above else slack)
+            return above, smallest(parent) + (inner if above else slack)
 
         def within(node: Node) -> tuple[float, ...] | None:
             parent = node.parent
@@ -376,7 +369,7 @@ class VirtualCounters:
             raise ValueError("a client path has no levels; allowed: one or more")
         node = self._root
         for name in path:
-            node = self._child(node, name)
+            node = node.children.get(name) or self._child(node, name)
         if node.children:
             node = self._child(node, "")
         if not node.line:

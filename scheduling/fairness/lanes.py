@@ -15,6 +15,7 @@ hints; one with hundreds of different hints in a queue makes selections slow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -130,6 +131,11 @@ class OpenLanes:
         """Return the child of a node to serve next; None if no call is below it."""
         tops = [found for lane in self._lanes if (found := lane.least(parent)) is not None]
         return min(tops, key=lambda found: found[0])[1] if tops else None
+
+    def smallest(self, parent: Node) -> float:
+        """Return the smallest counter among the children of a node; infinite without a call below."""
+        found = self.least(parent)
+        return math.inf if found is None else found.served + found.reserved
 
     def contended(self, client: Node) -> tuple[bool, ...]:
         """Return for each level of a client's path whether a sibling takes part in the selection."""

@@ -8,6 +8,7 @@ the app's weight is multiplied with the user's; on a path of one level all three
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from fairserve.interactions.call import ClientPath, owner_path
 
@@ -25,6 +26,12 @@ def weights_by_level(weights: Weights, levels: int) -> tuple[float, ...]:
     if levels == 2:
         return (tenant, app * user)
     return (tenant, app, user)
+
+
+@lru_cache(maxsize=4096)
+def efforts_by_level(weights: Weights, levels: int) -> tuple[float, ...]:
+    """Return E_i = 1 / weight at each of the levels of a path, outermost first."""
+    return tuple(1.0 / each for each in weights_by_level(weights, levels))
 
 
 def entitled_shares(

@@ -94,10 +94,9 @@ class ActiveRuns:
         ``reach`` returns the check of clients for the slack of a run, in typical calls. Calls with an
         excluded restriction are skipped. Ties: the smaller counter, then the earlier arrival.
         """
-        firsts = (
-            ranking.first(reach(slack))
+        firsts = [
+            first
             for (slack, restriction), ranking in self._queued.items()
-            if restriction not in excluded
-        )
-        found = min((each for each in firsts if each is not None), default=None)
-        return None if found is None else found[2]
+            if restriction not in excluded and (first := ranking.first(reach(slack))) is not None
+        ]
+        return min(firsts)[2] if firsts else None

@@ -26,7 +26,7 @@ from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
-from fairserve.scheduling.fairness.level_weights import Weights, weights_by_level
+from fairserve.scheduling.fairness.level_weights import Weights, efforts_by_level
 
 _ROUNDING = 1e-9
 """Largest rest of expected charges that counts as zero, to allow for rounding errors."""
@@ -122,7 +122,7 @@ class SliceCharges:
         """
         per_token = 1.0 / typical
         charge_factor = per_token * self._reference / math.prod(weights)
-        by_level = tuple(1.0 / each for each in weights_by_level(weights, len(node.path)))
+        by_level = efforts_by_level(weights, len(node.path))
         even = min(by_level) == max(by_level)
         if even:
             per_token *= by_level[0]
@@ -190,23 +190,28 @@ class SliceCharges:
 
     def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
         """Charge ``(call id, output tokens so far)`` of calls whose prompt was charged before."""
-        if self._reserves:
-            dispatched = self._dispatched
-            for call_id, output_tokens in totals:
-                record = dispatched[call_id]
-                self._charge_up_to(record, record.prompt_cost + record.per_output * output_tokens)
+        if not self._reserves:
+            return
+        dispatched, realise = self._dispatched, self._counters.realise
+        for call_id, output_tokens in totals:
+            record = dispatched[call_id]
+            cost = record.prompt_cost + record.per_output * output_tokens
+            more = cost - record.charged
+            if 0 < more <= record.reserved and record.factors is record.elsewhere is None:
+                record.charged = cost  # hot loop: as below, with fewer steps
+                record.reserved -= more
+                realise(record.node, more)
+            else:
+                self._charge_up_to(record, cost)
 
     def _charge_up_to(self, record: _Dispatched, cost: float) -> None:
         more = cost - record.charged
         if more <= 0:
             return
-        record.charged = cost
         realised = min(more, record.reserved)
+        record.charged = cost
         record.reserved -= realised
-        if realised == more and record.factors is None and record.elsewhere is None:
-            self._counters.realise(record.node, more)  # fast path
-        else:
-            self._change(record, more, -realised)
+        self._change(record, more, -realised)
 
     def expect(self, call_id: str, output_tokens: int) -> None:
         """Raise the reservation of a call to this output; a smaller one changes nothing."""

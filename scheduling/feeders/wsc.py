@@ -71,7 +71,7 @@ from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
 from fairserve.scheduling.fairness.lanes import Lanes, OpenLanes
-from fairserve.scheduling.fairness.level_weights import Owner, weights_by_level
+from fairserve.scheduling.fairness.level_weights import Owner, efforts_by_level
 from fairserve.scheduling.fairness.ranking import Ranked, Ranking, Within
 from fairserve.scheduling.fairness.weight_cap import WeightCap
 from fairserve.scheduling.feeders.active_runs import ActiveRuns
@@ -162,9 +162,9 @@ class WscFeeder:
         if not self._queued:
             return None
         begin = {*excluded, *held} if held else excluded
-        lanes = self._open_lanes(begin)
+        lanes, mask = self._open_lanes(begin), self._locality.workers.mask(open_workers)
         oldest = self._oldest(lanes)
-        call = self._match(oldest, open_workers, begin, lanes)
+        call = self._match(oldest, mask, begin, lanes)
         if self._runs_precede(call, oldest):  # lines 31-35
             call = self._in_progress(excluded, lanes) or call
         if call is None and oldest is not None:  # lines 36-38
@@ -177,7 +177,7 @@ class WscFeeder:
         oldest = self._oldest(lanes)
         if oldest is None:
             return None
-        match = self._match(oldest, workers, excluded, lanes)
+        match = self._match(oldest, self._locality.workers.mask(workers), excluded, lanes)
         return match or self._first_of_run(oldest, excluded).call
 
     def _offer(self, call: Call, lanes: OpenLanes | None) -> Call:
@@ -202,10 +202,8 @@ class WscFeeder:
 
     def charge_idle(self, owner: Owner, client: ClientPath, calls: float) -> None:
         """Charge a client for memory that it holds, as for so many typical calls."""
-        weights = weights_by_level(self._directory.weights(*owner), len(client))
-        self._counters.charge_elsewhere(
-            client, calls, factors=tuple(1.0 / each for each in weights)
-        )
+        efforts = efforts_by_level(self._directory.weights(*owner), len(client))
+        self._counters.charge_elsewhere(client, calls, factors=efforts)
 
     def _open_lanes(self, excluded: Collection[Restriction]) -> OpenLanes | None:
         """Return the lanes without the excluded ones; None if nothing is excluded."""
@@ -221,16 +219,17 @@ class WscFeeder:
             lanes.add(entry.call.restriction, entry.node, entry.seq, call_id)
         return lanes
 
-    def _reach(self, slack: float, lanes: OpenLanes | None) -> Within:
+    def _reach(
+        self, slack: float, lanes: OpenLanes | None, inner_slack: float | None = None
+    ) -> Within:
         """Return a function that checks whether a client is within a slack, among these lanes."""
-        counters = self._counters
-        return counters.reach(slack) if lanes is None else counters.reach(slack, lanes.least)
+        smallest = Node.smallest if lanes is None else lanes.smallest
+        return self._counters.reach(slack, smallest, inner_slack)
 
     def _reach_of_run(self, lanes: OpenLanes | None, own: int) -> Within:
         """Return such a function for active runs whose own calls have cost at most so much."""
         slack = self.options.interaction_slack
-        least = Node.least if lanes is None else lanes.least
-        return self._counters.reach(slack, least, slack + own)
+        return self._reach(slack, lanes, slack + own)
 
     def _runs_precede(self, match: Call | None, oldest: _Queued | None) -> bool:
         """Return whether runs in progress precede a match and the least served client's oldest call."""
@@ -252,17 +251,17 @@ class WscFeeder:
     def _match(
         self,
         oldest: _Queued | None,
-        open_workers: Collection[str],
+        mask: int,
         excluded: Collection[Restriction],
         lanes: OpenLanes | None,
     ) -> Call | None:
         """Return the call to serve for its cached prefix instead of the least served client's oldest."""
         if oldest is None or self._is_bypassed(oldest):
             return None
-        chosen = self._greatest_share(open_workers, excluded, lanes)
-        if chosen is None or not self._worth(chosen, oldest, open_workers, lanes):
+        chosen = self._greatest_share(mask, excluded, lanes)
+        if chosen is None or not self._worth(chosen, oldest, mask, lanes):
             return None
-        return self._first_of_run(chosen, excluded, open_workers).call
+        return self._first_of_run(chosen, excluded, mask).call
 
     def _oldest(self, lanes: OpenLanes | None) -> _Queued | None:
         """Return the earliest call of the least served client."""
@@ -362,10 +361,7 @@ class WscFeeder:
     # --- departures: locality, progress and the order in a run ------------------------------------
 
     def _greatest_share(
-        self,
-        open_workers: Collection[str],
-        excluded: Collection[Restriction],
-        lanes: OpenLanes | None,
+        self, mask: int, excluded: Collection[Restriction], lanes: OpenLanes | None
     ) -> _Queued | None:
         """Return the call with the greatest cached share at an open worker, within ``locality_slack``.
 
@@ -375,7 +371,6 @@ class WscFeeder:
         if not slack:
             return None
         within = self._reach(slack, lanes)
-        mask = self._locality.workers.mask(open_workers)
         best: tuple[int, Ranked] | None = None
         for share, calls in self._index.at_holders(mask, excluded):
             if best is not None and share < -best[0]:
@@ -392,33 +387,26 @@ class WscFeeder:
                     best = _better(best, share, (counters, arrival, call_id))
         return None if best is None else self._queued[best[1][2]]
 
-    def _worth(
-        self,
-        chosen: _Queued,
-        oldest: _Queued,
-        open_workers: Collection[str],
-        lanes: OpenLanes | None,
-    ) -> bool:
+    def _worth(self, chosen: _Queued, oldest: _Queued, mask: int, lanes: OpenLanes | None) -> bool:
         """Return whether its cached tokens justify that a match overtakes the least served client."""
         if not self.options.locality_gain or chosen.node is oldest.node:
             return True
-        gain = self._cached_share(chosen.call, open_workers)
-        gain -= self._cached_share(oldest.call, open_workers)
+        gain = self._cached_share(chosen.call, mask) - self._cached_share(oldest.call, mask)
         slack = self.options.locality_slack * gain
         return gain > 0 and self._reach(slack, lanes)(chosen.node) is not None
 
-    def _cached_share(self, call: Call, open_workers: Collection[str]) -> float:
-        return self._locality.matched_tokens(call, open_workers) / max(1, call.prompt_tokens)
+    def _cached_share(self, call: Call, mask: int) -> float:
+        return self._locality.match(call, mask)[0] / max(1, call.prompt_tokens)
 
     def _first_of_run(
         self,
         chosen: _Queued,
         excluded: Collection[Restriction],
-        workers: Collection[str] | None = None,
+        mask: int | None = None,
     ) -> _Queued:
         """Return the first call of the same run, possibly the call itself.
 
-        With ``workers`` a replacement must have as many tokens cached at one of them.
+        With the ``mask`` of some workers a replacement must have as many tokens cached at one of them.
         """
         ways = self._ways.get(chosen.call.interaction_id)
         if ways is None:
@@ -426,10 +414,9 @@ class WscFeeder:
         first = self._queued[ways.first()[1]]
         if first.call.restriction in excluded or not self._leads(first.call, chosen.call):
             return chosen
-        if workers is not None:
-            matched = self._locality.matched_tokens
-            if matched(first.call, workers) < matched(chosen.call, workers):
-                return chosen
+        match = self._locality.match
+        if mask is not None and match(first.call, mask)[0] < match(chosen.call, mask)[0]:
+            return chosen
         return first
 
     def _precedes(self, call: Call, other: Call) -> bool:

@@ -23,15 +23,12 @@ class Locality:
 
     def __init__(self, seed: int, block_tokens: int = 16) -> None:
         self._hasher = BlockHasher(seed, block_tokens)
+        self.block_tokens = block_tokens
+        """Tokens per block; read-only."""
         self.workers = Workers()
         self.tree = PrefixTree(self.workers)
         self.reports = Reports(self.tree)
         self._keys: dict[str, BlockKeys] = {}
-
-    @property
-    def block_tokens(self) -> int:
-        """Return the tokens per block."""
-        return self._hasher.block_tokens
 
     def add_worker(self, worker_id: str, kv_capacity_tokens: int) -> None:
         """Add a worker with an empty cache."""
@@ -68,7 +65,8 @@ class Locality:
         blocks, holders = self.tree.match(self._keys.get(call.call_id, ()), mask)
         if not blocks:
             return 0, mask
-        return min(blocks * self.block_tokens, max(0, call.prompt_tokens - 1)), holders
+        tokens, prompt_tokens = blocks * self.block_tokens, call.prompt_tokens
+        return (tokens if tokens < prompt_tokens else max(0, prompt_tokens - 1)), holders
 
     def matched_tokens(self, call: Call, workers: Collection[str]) -> int:
         """Return the tokens of the longest match at any of these workers."""

@@ -111,7 +111,8 @@ class PrefixTree:
     def match(self, keys: BlockKeys, mask: int) -> tuple[int, int]:
         """Return the longest match in blocks at any worker of ``mask``, and the mask of its holders."""
         blocks, node = self._segments.find(keys)
-        return self.match_at(node, blocks, mask)
+        holders = node.mask & mask
+        return (blocks, holders) if holders else self.match_at(node, blocks, mask)
 
     @staticmethod
     def match_at(node: Node, depth: int, mask: int) -> tuple[int, int]:

@@ -145,8 +145,8 @@ class RunGate:
 
     def next(
         self, open_workers: WorkerSet, excluded: Collection[Restriction]
-    ) -> tuple[Call, WorkerSet] | tuple[None, None]:
-        """Return the next call and the workers that may get it; (None, None) if none may."""
+    ) -> tuple[Call | None, WorkerSet]:
+        """Return the next call and the workers that may get it; None if no call may be next."""
         refused, at = self._refused, (open_workers.mask, self.residents.changes)
         if refused.at != at:
             refused = self._refused = _Refused(at)
@@ -164,7 +164,7 @@ class RunGate:
                 return call, room
             else:  # the others may hold the prefix of another call
                 workers = room
-        return None, None
+        return None, open_workers
 
     def _worker_of(self, call: Call) -> WorkerSet:
         """Return the worker of a call's run if that holds enough of the prompt and can take the call.
@@ -172,10 +172,9 @@ class RunGate:
         Its window may be full: elsewhere the prompt would have to be computed again.
         """
         found, serving = self.residents.get(call.interaction_id), self._serving()
-        if found is not None and found.worker_id in serving:
-            own = WorkerSet(serving.workers, serving.workers.mask((found.worker_id,)))
-            if self._locality.matched_tokens(call, own) >= STAYS_SHARE * call.prompt_tokens:
-                return self._candidates(own, call.restriction)
+        own = 0 if found is None else serving.mask & serving.workers.mask((found.worker_id,))
+        if own and self._locality.match(call, own)[0] >= STAYS_SHARE * call.prompt_tokens:
+            return self._candidates(WorkerSet(serving.workers, own), call.restriction)
         return WorkerSet(serving.workers, 0)
 
     def _room(self, call: Call, workers: WorkerSet, head: _Held | None = None) -> WorkerSet:
@@ -210,13 +209,13 @@ class RunGate:
         held, serving = self._held, self._serving()
         if held is not None and held.call is call and held.worker_id in serving:
             return held
-        if self._room(call, serving):
+        if call.interaction_id in self.residents:
             return None
         workers, footprint = self._candidates(serving, call.restriction), self._footprint(call)
         missing = {each: self.residents.missing_tokens(each, footprint) for each in workers}
-        if not missing:
+        worker_id = min(missing, key=missing.__getitem__, default=None)
+        if worker_id is None or missing[worker_id] <= 0:
             return None
-        worker_id = min(missing, key=missing.__getitem__)
         since_s = self._now_s if held is None else held.since_s
         self._held = _Held(call, since_s, worker_id)
         self._expect_room(self._held)
@@ -245,7 +244,7 @@ class RunGate:
         if prompt is None:
             prompt = prompt_prefix(keys, block_tokens, call.prompt_tokens)
             self._prompts[call.call_id] = prompt
-        matched_tokens = self._locality.matched_tokens(call, self._serving())
+        matched_tokens, _ = self._locality.match(call, self._serving().mask)
         prefix = prefix_of(prompt, keys, block_tokens, self._output(call), matched_tokens)
         return Footprint(prefix, self._growth(call), max(0.0, call.remaining_calls - 1.0))
 

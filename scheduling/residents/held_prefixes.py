@@ -12,7 +12,7 @@ Cost: O(log tokens) for each method.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import NamedTuple
 
 from fairserve.scheduling.locality.block_keys import BlockKeys
@@ -40,7 +40,7 @@ def prompt_prefix(keys: BlockKeys, block_tokens: int, prompt_tokens: int) -> Pre
     cuts = _CUTS[: bisect_right(_CUTS, len(keys))]
     depth = cuts[-1] if cuts else 0
     rest = max(0, prompt_tokens - depth * block_tokens)
-    return Prefix(tuple(keys[each - 1] for each in cuts), depth, rest)
+    return Prefix(tuple([keys[each - 1] for each in cuts]), depth, rest)
 
 
 def prefix_of(
@@ -61,7 +61,7 @@ class HeldPrefixes:
         self.tokens = 0
         self._block_tokens = block_tokens
         self._holders: dict[int, int] = {}
-        """Number of prefixes with each key."""
+        """By key, the number of prefixes that end there and of keys that follow it directly."""
 
     def whole(self, prefix: Prefix) -> int:
         """Return all tokens of a prefix."""
@@ -70,23 +70,36 @@ class HeldPrefixes:
     def would_add(self, prefix: Prefix) -> int:
         """Return the tokens of a prefix that none here holds."""
         keys, holders = prefix.keys, self._holders
-        if keys and keys[-1] in holders:
+        known = len(keys)
+        while known and keys[known - 1] not in holders:
+            known -= 1  # whoever holds a key holds those before it
+        return self._beyond(prefix, known)
+
+    def _beyond(self, prefix: Prefix, known: int) -> int:
+        """Return the tokens of a prefix behind the first ``known`` cuts."""
+        if known == len(prefix.keys):
             return prefix.rest
-        # whoever holds a key holds those before it
-        known = bisect_left(keys, True, key=lambda each: each not in holders)
         shared = _CUTS[known - 1] if known else 0
         return self.whole(prefix) - shared * self._block_tokens
 
     def add(self, prefix: Prefix) -> None:
         """Add a prefix."""
-        self.tokens += self.would_add(prefix)
-        for key in prefix.keys:
-            self._holders[key] = self._holders.get(key, 0) + 1
+        keys, holders = prefix.keys, self._holders
+        known = len(keys)
+        while known and keys[known - 1] not in holders:
+            known -= 1
+            holders[keys[known]] = 1
+        if known:
+            holders[keys[known - 1]] += 1
+        self.tokens += self._beyond(prefix, known)
 
     def remove(self, prefix: Prefix) -> None:
         """Remove a prefix that was added."""
-        for key in prefix.keys:
-            self._holders[key] -= 1
-            if not self._holders[key]:
-                del self._holders[key]
-        self.tokens -= self.would_add(prefix)
+        keys, holders = prefix.keys, self._holders
+        known = len(keys)
+        while known and holders[keys[known - 1]] == 1:
+            known -= 1
+            del holders[keys[known]]
+        if known:
+            holders[keys[known - 1]] -= 1
+        self.tokens -= self._beyond(prefix, known)

@@ -131,27 +131,21 @@ class _Memory:
     def tokens(self) -> int:
         return math.ceil(self.forecast.most(self.prefixes.tokens))
 
-    def foresee(self, found: Resident) -> None:
-        """Add a resident to the forecast."""
-        tokens = sum(map(self.prefixes.whole, found.prefixes))
-        self.forecast.add(tokens, found.growth, found.further_calls)
-
-    def no_longer_foresee(self, found: Resident) -> None:
-        """Remove a resident from the forecast, before it changes."""
-        tokens = sum(map(self.prefixes.whole, found.prefixes))
-        self.forecast.remove(tokens, found.growth, found.further_calls)
-
     def count(self, found: Resident) -> None:
         """Count what a resident holds and will hold."""
-        self.foresee(found)
+        tokens = 0
         for prefix in found.prefixes:
             self.prefixes.add(prefix)
+            tokens += self.prefixes.whole(prefix)
+        self.forecast.add(tokens, found.growth, found.further_calls)
 
     def discount(self, found: Resident) -> None:
-        """Undo :meth:`count`."""
-        self.no_longer_foresee(found)
+        """Undo :meth:`count`, before the resident changes."""
+        tokens = 0
         for prefix in found.prefixes:
             self.prefixes.remove(prefix)
+            tokens += self.prefixes.whole(prefix)
+        self.forecast.remove(tokens, found.growth, found.further_calls)
 
     def tokens_with(self, footprint: Footprint) -> float:
         """Return what ``tokens`` would be with another run."""
@@ -286,22 +280,6 @@ class Residents:
         pauses.decay(_PAUSE_DECAY)
         pauses.longest_s = max(now_s - since_s, pauses.longest_s)
 
-    def _hold(self, found: Resident, call: Call, footprint: Footprint) -> None:
-        """Count a call's prefix, and the growth from it on."""
-        memory = self._memory[found.worker_id]
-        self.changes += 1
-        memory.no_longer_foresee(found)
-        found.client = call.client
-        found.growth, found.further_calls = footprint.growth, footprint.further_calls
-        found.keeps_its_place = bool(call.run_depth if call.stage > 1 else footprint.further_calls)
-        if call.call_id not in found.calls:
-            found.calls[call.call_id] = footprint.prefix
-            memory.prefixes.add(footprint.prefix)
-        if found.last is not None:
-            memory.prefixes.remove(found.last)
-            found.last = None
-        memory.foresee(found)
-
     def dispatch(self, call: Call, worker_id: str, footprint: Footprint, ends_s: float) -> None:
         """Note a call's worker. Its run becomes a resident there, or moves there.
 
@@ -312,13 +290,17 @@ class Residents:
         if found is None:
             owner = call.tenant, call.app, call.user
             found = Resident(call.interaction_id, owner, call.client, worker_id)
-            self._add(found)
         elif found.worker_id != worker_id:
             self._remove(found)
             found.worker_id = worker_id
-            self._add(found)
-        found.ends_s = ends_s
-        self._hold(found, call, footprint)
+        else:
+            self._memory[worker_id].discount(found)
+        found.ends_s, found.client = ends_s, call.client
+        found.growth, found.further_calls = footprint.growth, footprint.further_calls
+        found.keeps_its_place = bool(call.run_depth if call.stage > 1 else footprint.further_calls)
+        found.calls.setdefault(call.call_id, footprint.prefix)
+        found.last = None
+        self._add(found)
 
     def leave(self, call: Call, now_s: float) -> None:
         """Note that a call has left its worker."""
@@ -329,15 +311,14 @@ class Residents:
             return
         found.idle_since_s = now_s
         found.continues = min(1.0, call.remaining_calls - 1.0)
-        memory = self._memory[found.worker_id]
         self.changes += 1
-        memory.no_longer_foresee(found)
-        prefix = found.calls.pop(call.call_id)
-        if found.calls:
-            memory.prefixes.remove(prefix)
-        else:
-            found.last = prefix
-        memory.foresee(found)
+        if len(found.calls) == 1:  # it holds the same as before
+            found.last = found.calls.pop(call.call_id)
+            return
+        memory = self._memory[found.worker_id]
+        memory.discount(found)
+        del found.calls[call.call_id]
+        memory.count(found)
 
     def end(self, run_id: str) -> None:
         """Forget a run."""

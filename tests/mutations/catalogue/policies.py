@@ -59,8 +59,8 @@ _SCHEDULING = (
         "a-retry-blocks-the-queue",
         "scheduling",
         "scheduling/dispatch/feed.py",
-        "call = self._feeder.peek(open_workers, excluded)",
-        "call = self._feeder.peek(open_workers)",
+        "call = self._feeder.peek(workers, excluded)",
+        "call = self._feeder.peek(workers)",
         _UNIT,
     ),
     Mutation(
@@ -75,8 +75,8 @@ _SCHEDULING = (
         "runs-wait-for-newcomers-because-of-their-own-calls",
         "scheduling",
         "scheduling/feeders/wsc.py",
-        "return self._counters.reach(slack, least, slack + own)",
-        "return self._counters.reach(slack, least, slack)",
+        "return self._reach(slack, lanes, slack + own)",
+        "return self._reach(slack, lanes)",
         ("tests/unit/scheduling/residents",),
     ),
     Mutation(
