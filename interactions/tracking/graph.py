@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import networkx as nx
-
 SHOWN_NODES = 12
 """Maximum nodes of a cycle named in a message; longer ones show the first and last nodes."""
 
@@ -85,6 +83,8 @@ class InteractionGraph:
         """Build the graph from ``{node: parents}``; duplicate parents are merged. Raises GraphError."""
         if len(parents) > max_nodes:
             raise GraphTooLargeError("nodes", len(parents), max_nodes)
+        import networkx as nx  # many modules: a server without programs does not need them
+
         edges = sum(map(len, parents.values()))
         if edges > max_edges:
             raise GraphTooLargeError("edges", edges, max_edges)
@@ -162,6 +162,8 @@ class InteractionGraph:
 
     def ancestors(self, node: str) -> frozenset[str]:
         """Return all ancestors of a node. Linear; for many queries use ``is_ancestor``."""
+        import networkx as nx
+
         return frozenset(nx.ancestors(self.digraph, node))
 
     def is_ancestor(self, ancestor: str, node: str) -> bool:
@@ -200,6 +202,8 @@ class InteractionGraph:
         return CriticalPath(tuple(path), left[path[0]] if path else 0.0)
 
     def _generations(self) -> list[list[str]]:
+        import networkx as nx
+
         found: list[list[str]] = []
         try:
             found.extend(nx.topological_generations(self.digraph))

@@ -4,21 +4,22 @@ A revision is a number. Migrations expand first, so a server can work with a new
 unless a contracting migration raised ``schema_info.min_reader`` beyond it or marked the schema as
 incompatible. It starts on a newer one only if the operator allows it (``accept_newer_schema``), because
 it does not write the new columns; a running server continues. A lock held by the transaction serialises
-concurrent upgrades: the write lock on SQLite, an advisory lock on PostgreSQL.
+concurrent upgrades: the write lock on SQLite, an advisory lock on PostgreSQL. Alembic is loaded by
+upgrades only, not by a start.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect, select, text
 
 import fairserve.migrations
 from fairserve.platform.db.operations import SchemaInfo
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 UPGRADE_COMMAND = "fairserve db upgrade"
 _LOCK_ID = 0x66616972
@@ -31,15 +32,23 @@ class SchemaError(Exception):
 
 def alembic_config() -> Config:
     """Return Alembic's configuration, built from the installed package without an alembic.ini."""
+    from alembic.config import Config
+
     config = Config()
-    config.set_main_option("script_location", str(Path(next(iter(fairserve.migrations.__path__)))))
+    config.set_main_option("script_location", str(_migrations()))
     return config
 
 
+def _migrations() -> Path:
+    return Path(next(iter(fairserve.migrations.__path__)))
+
+
 def required_revision() -> int:
-    """Return the newest revision of this server's migrations, which is also the oldest accepted."""
-    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
-    return int(head or 0)
+    """Return the newest revision of this server's migrations, which is also the oldest accepted.
+
+    The names of the files begin with their revisions.
+    """
+    return max(int(path.name[:4]) for path in _migrations().glob("versions/[0-9]*.py"))
 
 
 def current_revision(engine: Engine) -> int:
@@ -49,7 +58,10 @@ def current_revision(engine: Engine) -> int:
 
 
 def _revision(connection: Connection) -> int:
-    revision = MigrationContext.configure(connection).get_current_revision() or "0"
+    revision = "0"
+    if inspect(connection).has_table("alembic_version"):
+        stored = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        revision = str(stored or "0")
     if not revision.isdecimal():
         raise SchemaError(
             f"the database has schema revision {revision!r}, which is not FairServe's"
@@ -91,6 +103,8 @@ def _number(revision: str) -> int:
 
 
 def _migrate(engine: Engine, revision: str, *, up: bool) -> None:
+    from alembic import command
+
     config = alembic_config()
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":

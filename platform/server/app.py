@@ -1,6 +1,8 @@
-"""The FastAPI application: routers, middleware, and errors in the shape of the client's protocol.
+"""The FastAPI application: routers, middleware, and errors of what makes no call.
 
-The middleware is plain ASGI: Starlette's ``BaseHTTPMiddleware`` buffers streams. What the endpoints
+Calls are served by an application of their own
+(:mod:`fairserve.platform.server.http.call_routes`), which FastAPI's middleware is behind. All middleware
+is plain ASGI: Starlette's ``BaseHTTPMiddleware`` buffers streams. What the endpoints
 find on ``app.state`` is in :mod:`fairserve.platform.server.http_state`.
 """
 
@@ -11,11 +13,11 @@ from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from fairserve.engine.wire.loop_turns import LoopTurns
 from fairserve.platform.background.jobs import endpoints as jobs
 from fairserve.platform.background.webhooks import endpoints as webhooks
 from fairserve.platform.base.errors import (
@@ -39,7 +41,9 @@ from fairserve.platform.reporting.usage import endpoints as usage
 from fairserve.platform.reporting.user_data import endpoints as user_data
 from fairserve.platform.server.http import api_docs
 from fairserve.platform.server.http.access_log import AccessLog
+from fairserve.platform.server.http.call_routes import CallRoutes
 from fairserve.platform.server.http.cors import Cors
+from fairserve.platform.server.http.error_answers import api_error, error_response
 from fairserve.platform.server.http.head import HeadAsGet
 from fairserve.platform.server.http.intake import Intake, body_memory
 from fairserve.platform.server.http.management import Management
@@ -55,7 +59,6 @@ from fairserve.platform.serving.files import endpoints as files
 from fairserve.platform.serving.interactions import admin_endpoints as all_interactions
 from fairserve.platform.serving.interactions import endpoints as interactions
 from fairserve.platform.serving.messages import endpoints as messages
-from fairserve.platform.serving.messages.errors import error_body, wants_messages_format
 from fairserve.platform.serving.responses import conversation_endpoints as conversations
 from fairserve.platform.serving.responses import endpoints as responses
 from fairserve.platform.tenancy.apps import endpoints as apps
@@ -68,6 +71,8 @@ from fairserve.platform.tenancy.tenants import users
 from fairserve.platform.tuning import endpoints as throttling
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+CALLS = (completions, messages, responses, embeddings)
+"""Modules with endpoints for calls."""
 MANAGEMENT = (
     admin_keys,
     all_interactions,
@@ -104,47 +109,35 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     console_state = ConsoleState(settings.console)
     requests = RequestMetrics()
     put_on(app, HttpState(settings, console_state, requests))
-    calls = (completions, messages, responses, conversations, embeddings, files, batches)
-    for module in (*calls, interactions, *MANAGEMENT):
+    for module in (*CALLS, conversations, files, batches, interactions, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console.console:
         app.include_router(console)
     if settings.server.api_docs:
         api_docs.describe_keys(app)
         app.include_router(api_docs.router)
-    app.add_exception_handler(FairServeError, _answer_error)
+    for kind in (FairServeError, DataError, Exception):
+        app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)
-    app.add_exception_handler(DataError, _answer_bad_data)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(ClientDisconnect, _answer_disconnected)
-    app.add_exception_handler(Exception, _answer_bug)
-    app.add_middleware(Management, answer=_answer)
-    app.add_middleware(Intake, settings=settings, answer=_answer, memory=body_memory(settings))
+    memory, turns = body_memory(settings), LoopTurns()
+    app.add_middleware(Management, answer=_answer, loop_turns=turns)
+    app.add_middleware(Intake, settings=settings, answer=_answer, memory=memory)
     app.add_middleware(LimitHeaders)
     app.add_middleware(Cors)
     app.add_middleware(ConsoleHeaders)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(
-        AccessLog, trusted_proxies=settings.console.proxy_networks, on_request=requests.count
+    routes = [route for module in CALLS for route in module.router.calls]
+    calls = CallRoutes(
+        app.build_middleware_stack(), routes, memory, settings.server.max_body_bytes, turns
     )
+    app.middleware_stack = AccessLog(calls, settings.console.proxy_networks, requests.count)
     return app
 
 
-def error_response(request: Request, error: FairServeError) -> JSONResponse:
-    """Return the answer to a request that failed before anything was sent.
-
-    It names the coding of a compressed body, which may be that of a proxy and not of the client.
-    """
-    coding = getattr(request.state, "coding", None)
-    if coding is not None and isinstance(error, InvalidRequestError):
-        error.message = f"{error.message} (in the body that was decoded from {coding})"
-    body = error_body(error) if wants_messages_format(request.scope) else error.body()
-    return JSONResponse(body, status_code=error.status, headers=error.headers)
-
-
 async def _answer_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, FairServeError)
-    return _answer(request, error)
+    return _answer(request, api_error(error))
 
 
 async def _answer_validation(request: Request, error: Exception) -> Response:
@@ -169,12 +162,6 @@ async def _answer_validation(request: Request, error: Exception) -> Response:
     return _answer(request, InvalidRequestError(message, param=field or None, code=code))
 
 
-async def _answer_bad_data(request: Request, error: Exception) -> Response:
-    """Answer a value that PostgreSQL cannot store, such as a text with NUL."""
-    problem = InvalidRequestError("a value has characters that the database cannot store")
-    return _answer(request, problem)
-
-
 async def _answer_http(request: Request, error: Exception) -> Response:
     """Answer Starlette's own errors: unknown path, wrong method."""
     assert isinstance(error, HTTPException)
@@ -197,10 +184,8 @@ async def _answer_disconnected(request: Request, error: Exception) -> Response:
     return Response(status_code=499)
 
 
-async def _answer_bug(request: Request, error: Exception) -> Response:
-    return _answer(request, FairServeError("internal error"))  # Starlette logs it with its trace
-
-
 def _answer(request: Request, error: FairServeError) -> Response:
+    if not is_console(request):
+        return error_response(request.scope, error)
     add_error(error)
-    return error_page(request, error) if is_console(request) else error_response(request, error)
+    return error_page(request, error)

@@ -11,6 +11,7 @@ subcommand's own.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from fairserve.platform.base.version import product_version
 
 GROUP = "fairserve.commands"
 """The entry points of subcommands that other packages bring."""
+NEW_OBJECTS_PER_COLLECTION = 10_000
+"""New objects between two collections of garbage. With Python's 700 they take 3 % of the event loop,
+and a sixth of the imports of a start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,7 @@ def commands() -> App:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    gc.set_threshold(NEW_OBJECTS_PER_COLLECTION)
     try:
         return run(commands(), sys.argv[1:] if argv is None else argv, "fairserve")
     except ModuleNotFoundError as error:

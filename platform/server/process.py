@@ -58,8 +58,6 @@ logger = logging.getLogger(__name__)
 TAKEN_OVER = "another server has taken over the database"
 AFTER_DRAIN_S = 5
 """Seconds that answers may take to reach their clients after the drain."""
-NEW_OBJECTS_PER_COLLECTION = 10_000
-"""New objects between two collections of garbage. With Python's 700 they take 3 % of the event loop."""
 SWITCH_S = 0.0005
 """Interval at which Python may switch threads, in seconds."""
 
@@ -256,7 +254,6 @@ class ServerProcess:
         # garbage visits all of them, and every call waits for 160 ms.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(NEW_OBJECTS_PER_COLLECTION)
         self._show_banner(platform)
 
     def _show_banner(self, platform: Platform) -> None:

@@ -12,8 +12,6 @@ from fairserve.platform.base.errors import BodyTooLargeError, RateLimitedError, 
 from fairserve.platform.base.shared_limit import SharedLimit
 
 RETRY_S = "5"
-RESERVATION = "body_reservation"
-"""Name of a request's reservation in its state."""
 
 
 def check_body_size(size_bytes: int, max_bytes: int, what: str = "body") -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Depends, Request
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
@@ -12,16 +14,21 @@ from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.principals import raise_if_rejected
 
 
-async def calling_app(request: Request) -> Principal:
-    """Dependency: the app whose key the request carries."""
-    decisions: DecisionService = request.app.state.decisions
-    known: Principal | None = getattr(request.state, "principal", None)
-    raise_if_rejected(request)
-    answer = await decisions.authenticate(request.headers, known)
+async def app_of(scope: Scope) -> Principal:
+    """Return the app whose key a request carries. Raises a FairServeError."""
+    decisions: DecisionService = scope["app"].state.decisions
+    state = scope.setdefault("state", {})
+    raise_if_rejected(scope)
+    answer = await decisions.authenticate(Headers(raw=scope["headers"]), state.get("principal"))
     if isinstance(answer, Rejection):
         raise answer.error
-    request.state.principal = answer
+    state["principal"] = answer
     return answer
+
+
+async def calling_app(request: Request) -> Principal:
+    """Dependency: the app whose key the request carries."""
+    return await app_of(request.scope)
 
 
 AppPrincipal = Annotated[Principal, Depends(calling_app)]

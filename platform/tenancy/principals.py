@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Depends, Request
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from fairserve.platform.base.bulkhead import work_for
 from fairserve.platform.base.errors import FairServeError
@@ -21,44 +23,46 @@ from fairserve.platform.tenancy.auth import (
 from fairserve.platform.tenancy.roles import needed_role, require_role
 
 
-async def authenticated(request: Request) -> Principal:
-    """Return the principal of the request's key (:func:`key_of`), of any scope and role.
+async def authenticated(scope: Scope) -> Principal:
+    """Return the principal of a request's key (:func:`key_of`), of any scope and role.
 
     From then on the request's work in threads is that of its tenant. The server calls it before it reads
-    the body (:mod:`fairserve.platform.server.http.intake`). The answer holds for the whole request,
-    whether it is a principal or an error.
+    the body (:mod:`fairserve.platform.server.http`). The answer holds for the whole request, whether it
+    is a principal or an error.
     """
-    known: Principal | None = getattr(request.state, "principal", None)
+    state = scope.setdefault("state", {})
+    known: Principal | None = state.get("principal")
     if known is not None:
         return known
-    raise_if_rejected(request)
-    authenticator: Authenticator = request.app.state.authenticator
-    work_for(address_of(request))
+    raise_if_rejected(scope)
+    authenticator: Authenticator = scope["app"].state.authenticator
+    work_for(address_of(scope))
     try:
-        principal = await authenticator.authenticate(key_of(request.headers))
+        principal = await authenticator.authenticate(key_of(Headers(raw=scope["headers"])))
     except FairServeError as error:
-        request.state.key_error = error
+        state["key_error"] = error
         raise
-    request.state.principal = principal
+    state["principal"] = principal
     work_for(principal.sharer)
     return principal
 
 
-def address_of(request: Request) -> str:
+def address_of(scope: Scope) -> str:
     """Return the owner of the work for a client that is not known yet: its address."""
-    return f"address {request.client.host}" if request.client is not None else ""
+    client = scope.get("client")
+    return f"address {client[0]}" if client is not None else ""
 
 
-def raise_if_rejected(request: Request) -> None:
-    """Raise the error of the request's key, if it was looked up before and is not valid."""
-    error: FairServeError | None = getattr(request.state, "key_error", None)
+def raise_if_rejected(scope: Scope) -> None:
+    """Raise the error of a request's key, if it was looked up before and is not valid."""
+    error: FairServeError | None = scope.get("state", {}).get("key_error")
     if error is not None:
         raise error
 
 
 async def current_principal(request: Request) -> Principal:
     """Provide the principal of a key, of any scope; an admin key needs the role of the route."""
-    principal = await authenticated(request)
+    principal = await authenticated(request.scope)
     if principal.scope == "admin":
         require_role(principal.role, needed_role(route_of(request)))
     return principal

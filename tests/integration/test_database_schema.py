@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import databases
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
@@ -211,7 +212,7 @@ def test_copying_a_table_keeps_the_rows_that_reference_it(engine, sessions, monk
         with Operations(context).batch_alter_table("tenants", recreate="auto") as batch:
             batch.alter_column("name", type_=String(300))
 
-    monkeypatch.setattr(schema.command, "upgrade", copy_tenants)
+    monkeypatch.setattr(command, "upgrade", copy_tenants)
     schema.upgrade(engine)
     with sessions() as session:
         assert session.scalars(select(EndUser.external_id)).all() == ["u"]

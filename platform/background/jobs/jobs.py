@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fairserve.platform.background.jobs.job import Job, JobContext, Stopping
 from fairserve.platform.background.retention import delete_old
 from fairserve.platform.background.webhooks.delivery import deliver_due
-from fairserve.platform.reporting.exports.work import expire_exports, make_exports
+from fairserve.platform.reporting.exports.work import any_exports, expire_exports, make_exports
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.profiles.learning import learn_profiles
 
@@ -36,6 +36,8 @@ def _deliver(context: JobContext, stopping: Stopping) -> int:
 
 
 def _export(context: JobContext, stopping: Stopping) -> int:
+    if not any_exports(context.sessions):
+        return 0
     made = make_exports(context.sessions, context.settings, stopping=stopping)
     return made + expire_exports(context.sessions)
 

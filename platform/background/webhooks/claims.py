@@ -118,10 +118,9 @@ def claim(
         all_failing=slots.failing.used >= slots.failing.limit,
     )
     free = slots.all.limit - slots.all.used
-    with sessions() as session:
-        # On SQLite a transaction that may write would block all others.
-        if not read_only(session).scalars(_endpoints(now, 1, full)).all():
-            return []
+    # On SQLite a transaction that may write would block all others.
+    if not _any_due(sessions, now, full):
+        return []
     claimed: list[Claimed] = []
     with sessions.begin() as session:
         found = _endpoints(now, free, full).with_for_update(
@@ -139,6 +138,16 @@ def claim(
             secrets = tuple(signing_secrets(hasher, endpoint, now))
             claimed += [replace(each, secrets=secrets) for each in taken]
     return claimed
+
+
+def any_due(sessions: SessionFactory, now: datetime) -> bool:
+    """Return whether a delivery is due. Nothing is claimed."""
+    return _any_due(sessions, now, _Full((), (), (), all_failing=False))
+
+
+def _any_due(sessions: SessionFactory, now: datetime, full: _Full) -> bool:
+    with sessions() as session:
+        return bool(read_only(session).scalars(_endpoints(now, 1, full)).all())
 
 
 class _Full(NamedTuple):

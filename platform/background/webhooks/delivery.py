@@ -13,7 +13,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from fairserve.platform.background.settings import BackgroundSettings
-from fairserve.platform.background.webhooks.claims import Claimed, Slots, claim, record, release
+from fairserve.platform.background.webhooks.claims import (
+    Claimed,
+    Slots,
+    any_due,
+    claim,
+    record,
+    release,
+)
 from fairserve.platform.background.webhooks.guard import Guard, Resolve, system_resolve
 from fairserve.platform.background.webhooks.name_lookups import NameLookups
 from fairserve.platform.background.webhooks.sender import send
@@ -49,6 +56,8 @@ def deliver_due(
     SQLAlchemyError if the database fails; claimed deliveries are due again when their leases expire.
     Must not be called in a thread with a running event loop.
     """
+    if not any_due(sessions, now()):
+        return 0  # as a rule: without an event loop and its threads
     return asyncio.run(_Deliverer(sessions, settings, hasher, stopping, now, resolve).run())
 
 

@@ -107,6 +107,12 @@ def _make(
         retry_while_db_down(lambda: repository.drop_parts(sessions, export.id, export.attempt + 1))
 
 
+def any_exports(sessions: SessionFactory) -> bool:
+    """Return whether there is any export; without one there is nothing to make or to expire."""
+    with sessions() as session:
+        return read_only(session).scalar(select(ReportExport.id).limit(1)) is not None
+
+
 def expire_exports(sessions: SessionFactory, *, now: Now = utc_now) -> int:
     """Delete the files of expired exports, later their rows, and parts without a file.
 

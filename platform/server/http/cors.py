@@ -6,7 +6,8 @@ origin only if it is one of the app whose key the request has. So an answer with
 has no header, nor has one to a tenant's or an operator's key. Only paths under ``/v1`` take part.
 There are no credentials but the key, so ``Access-Control-Allow-Credentials`` is never sent.
 
-Weakness: an internal error (500) is answered outside of all middleware, and a page cannot read it.
+Weakness: the internal error (500) of a request that makes no call is answered outside of this
+middleware, and a page cannot read it.
 """
 
 from __future__ import annotations
@@ -37,25 +38,24 @@ class Cors:
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        if scope["method"] == "OPTIONS" and origin is not None:
-            answer = await _preflight(scope, origin, headers)
+        headers = Headers(raw=scope["headers"])
+        if scope["method"] == "OPTIONS" and "origin" in headers:
+            answer = await _preflight(scope, headers)
             await (answer or self._app)(scope, receive, send)
             return
-        state = scope.setdefault("state", {})
 
         async def answered(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _add(message, origin, state.get("principal"))
+                add_cors_headers(scope, message)
             await send(message)
 
         await self._app(scope, receive, answered)
 
 
-async def _preflight(scope: Scope, origin: str, headers: Headers) -> Response | None:
+async def _preflight(scope: Scope, headers: Headers) -> Response | None:
     """Return the answer to a preflight from the origin of any app; None: it is not one."""
     authenticator: Authenticator = scope["app"].state.authenticator
+    origin = headers["origin"]
     if "access-control-request-method" not in headers:
         return None
     if not await authenticator.origins.allow(origin):
@@ -72,8 +72,13 @@ async def _preflight(scope: Scope, origin: str, headers: Headers) -> Response | 
     return Response(status_code=204, headers=allowed)
 
 
-def _add(message: Message, origin: str | None, principal: Principal | None) -> None:
+def add_cors_headers(scope: Scope, message: Message) -> None:
+    """Add the headers for the app of a request to the head of its answer."""
+    principal: Principal | None = scope.get("state", {}).get("principal")
+    if principal is None or not principal.origins:
+        return
     headers = MutableHeaders(scope=message)
+    origin = Headers(raw=scope["headers"]).get("origin")
     for name, value in cors_headers(principal, origin, headers.keys()).items():
         if name == "vary":
             headers.add_vary_header(value)

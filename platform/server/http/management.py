@@ -5,11 +5,9 @@ places (:mod:`fairserve.platform.base.bulkhead`). So a request that waits holds 
 has a place waits for nothing of other tenants. Tenants take turns; one tenant has a third of the places
 at most. The requests of a key and of a tenant that wait or run are bounded; more are answered 429.
 
-Before that every request, also one that makes a call, waits for its turn on the event loop, calls
-in rotation of tenants, others of the addresses of clients (:mod:`fairserve.engine.wire.loop_turns`).
-A request is parsed, checked and often answered in one piece of 1 to 3 ms, and a call needs some 20
-passes of the loop. So a crowd, such as eighty calls for a model that is not served, makes no pass
-longer, and a call of another tenant does not wait for all of it in each.
+Before that it waits for its turn on the event loop, in rotation with calls
+(:mod:`fairserve.platform.server.http.call_routes`): programs in rotation of tenants, others of the
+addresses of clients.
 
 A request takes its place when its body has arrived, and releases it when its answer begins: neither a
 slow upload nor a slow reader holds one.
@@ -22,13 +20,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.engine.wire.loop_turns import LoopTurns
@@ -37,7 +34,7 @@ from fairserve.platform.base.errors import FairServeError, RateLimitedError
 from fairserve.platform.base.turns import Turns
 from fairserve.platform.console.errors import is_console
 from fairserve.platform.console.guard import COOKIE, signed_in
-from fairserve.platform.server.http.intake import CALL_PATHS, UPLOADS
+from fairserve.platform.server.http.intake import PROGRAMS, UPLOADS, Answer
 from fairserve.platform.tenancy.principals import address_of, authenticated
 
 PLACES = 6
@@ -52,10 +49,6 @@ RETRY_S = "1"
 
 
 _WITHOUT_DATABASE = ("/v1/models", "/console/static/")
-Answer = Callable[[Request, FairServeError], Response]
-
-_OF_CALLS = CALL_PATHS | {"/v1/interactions"}
-"""Paths whose POST makes calls."""
 
 
 class Asker(NamedTuple):
@@ -68,10 +61,10 @@ class Asker(NamedTuple):
 class Management:
     """ASGI middleware. Cost per request: a lookup in the cache of keys, and a few additions."""
 
-    def __init__(self, app: ASGIApp, answer: Answer) -> None:
-        """``answer`` makes the response of a rejected request."""
+    def __init__(self, app: ASGIApp, answer: Answer, loop_turns: LoopTurns) -> None:
+        """``answer`` makes the response of a rejected request; ``loop_turns`` are shared with calls."""
         self._app, self._answer = app, answer
-        self._loop_turns = LoopTurns()
+        self._loop_turns = loop_turns
         self._turns = Turns(PLACES, TENANT_PLACES)
         self._of_key: Counter[str] = Counter()
         self._of_tenant: Counter[str] = Counter()
@@ -81,15 +74,15 @@ class Management:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request = Request(scope)
-        if _is_call(scope):
-            await self._loop_turns.next(await _caller(request))
+        if scope["method"] == "POST" and scope["path"] == PROGRAMS:
+            await self._loop_turns.next(await _caller(scope))
             await self._app(scope, receive, send)
             return
-        await self._loop_turns.next(address_of(request))
+        await self._loop_turns.next(address_of(scope))
         if not _is_management(scope):
             await self._app(scope, receive, send)
             return
+        request = Request(scope)
         asker = await _asker(request)
         if asker is None:
             with as_management():
@@ -158,10 +151,6 @@ class _TooManyError(Exception):
         )
 
 
-def _is_call(scope: Scope) -> bool:
-    return scope["method"] == "POST" and scope["path"] in _OF_CALLS
-
-
 def _is_management(scope: Scope) -> bool:
     """Return whether a request that makes no call is for the API or the console."""
     path: str = scope["path"]
@@ -177,12 +166,12 @@ def _is_upload(scope: Scope) -> bool:
     return bool(scope["method"] == "POST" and scope["path"] == UPLOADS)
 
 
-async def _caller(request: Request) -> str:
-    """Return the tenant of a call, or the address of a client without a valid key."""
+async def _caller(scope: Scope) -> str:
+    """Return the tenant of a program, or the address of a client without a valid key."""
     try:
-        return (await authenticated(request)).sharer
+        return (await authenticated(scope)).sharer
     except FairServeError:
-        return address_of(request)
+        return address_of(scope)
 
 
 async def _asker(request: Request) -> Asker | None:
@@ -193,7 +182,7 @@ async def _asker(request: Request) -> Asker | None:
         if COOKIE not in request.cookies:
             return None
         viewer = None
-        work_for(address_of(request))
+        work_for(address_of(request.scope))
         # Without a database the page itself answers so.
         with as_management(), contextlib.suppress(SQLAlchemyError):
             viewer = await asyncio.to_thread(signed_in, request)
@@ -202,7 +191,7 @@ async def _asker(request: Request) -> Asker | None:
         work_for(viewer.principal.sharer)
         return Asker(viewer.principal.sharer, viewer.session_id)
     try:
-        principal = await authenticated(request)
+        principal = await authenticated(request.scope)
     except FairServeError:
         return None
     return Asker(principal.sharer, principal.key_id)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request
+from starlette.types import ASGIApp
 
-from fairserve.platform.serving.bodies import RESERVATION, BodyReservation
+from fairserve.platform.serving.call_router import CallRouter, IncomingCall
 from fairserve.platform.serving.completions.endpoint import Endpoint
 from fairserve.platform.serving.completions.openai_endpoint import (
     CHAT_COMPLETIONS,
@@ -14,25 +15,23 @@ from fairserve.platform.serving.completions.openai_endpoint import (
 )
 from fairserve.platform.serving.completions.schemas import ChatBody, TextBody
 from fairserve.platform.serving.completions.service import Completions
-from fairserve.platform.serving.described_body import described_body
 from fairserve.platform.serving.messages.errors import VERSION_HEADER
 from fairserve.platform.serving.messages.models import message_model, message_models
 from fairserve.platform.serving.principals import AppPrincipal
-from fairserve.platform.tenancy.auth import Principal
 
-router = APIRouter(prefix="/v1", tags=["completions"])
+router = CallRouter(prefix="/v1", tags=["completions"])
 
 
-@router.post("/chat/completions", response_model=None, openapi_extra=described_body(ChatBody))
-async def chat_completions(request: Request, principal: AppPrincipal) -> Response:
+@router.call("/chat/completions", ChatBody)
+async def chat_completions(call: IncomingCall) -> ASGIApp:
     """OpenAI's chat completions."""
-    return await answer(CHAT_COMPLETIONS, request, principal)
+    return await answer(CHAT_COMPLETIONS, call)
 
 
-@router.post("/completions", response_model=None, openapi_extra=described_body(TextBody))
-async def completions(request: Request, principal: AppPrincipal) -> Response:
+@router.call("/completions", TextBody)
+async def completions(call: IncomingCall) -> ASGIApp:
     """OpenAI's (text) completions, one prompt a call."""
-    return await answer(TEXT_COMPLETIONS, request, principal)
+    return await answer(TEXT_COMPLETIONS, call)
 
 
 @router.get("/models")
@@ -54,12 +53,10 @@ async def read_model(model: str, request: Request, principal: AppPrincipal) -> d
     return message_model(entry) if VERSION_HEADER in request.headers else entry
 
 
-async def answer(endpoint: Endpoint, request: Request, principal: Principal) -> Response:
-    """Return the answer of an endpoint to a request."""
-    raw = await request.body()
-    headers = {name.lower(): value for name, value in request.headers.items()}
-    reservation: BodyReservation | None = getattr(request.state, RESERVATION, None)
-    return await _service(request).answer(endpoint, raw, headers, principal, reservation)
+async def answer(endpoint: Endpoint, call: IncomingCall) -> ASGIApp:
+    """Return the answer of an endpoint to a call."""
+    service: Completions = call.services.completions
+    return await service.answer(endpoint, call.raw, call.headers, call.principal, call.reservation)
 
 
 def _service(request: Request) -> Completions:

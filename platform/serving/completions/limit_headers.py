@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.tenancy.auth import Principal
 
-_FIRST = "x-ratelimit-"
+_FIRST = b"x-ratelimit-"
 
 
 class LimitHeaders:
@@ -29,18 +29,19 @@ class LimitHeaders:
 
         async def added(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._add(scope, message)
+                add_limit_headers(scope, message)
             await send(message)
 
         await self._app(scope, receive, added)
 
-    @staticmethod
-    def _add(scope: Scope, message: Message) -> None:
-        principal: Principal | None = scope.get("state", {}).get("principal")
-        if principal is None or principal.app_id is None or principal.tenant_id is None:
-            return
-        headers = MutableHeaders(scope=message)
-        if any(name.startswith(_FIRST) for name in headers):
-            return
-        decisions: DecisionService = scope["app"].state.decisions
-        headers.update(decisions.limit_headers(principal))
+
+def add_limit_headers(scope: Scope, message: Message) -> None:
+    """Add the headers to the head of the answer to a request, unless it has some."""
+    principal: Principal | None = scope.get("state", {}).get("principal")
+    if principal is None or principal.app_id is None or principal.tenant_id is None:
+        return
+    if any(name.startswith(_FIRST) for name, _ in message["headers"]):
+        return
+    decisions: DecisionService = scope["app"].state.decisions
+    if found := decisions.limit_headers(principal):
+        MutableHeaders(scope=message).update(found)

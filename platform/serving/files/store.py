@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import fsspec
 from sqlalchemy import delete, select
 
 from fairserve.platform.db.batches import FilePart
@@ -65,6 +64,8 @@ def open_store(url: str, sessions: SessionFactory) -> FileStore:
     """
     if not url:
         return DatabaseStore(sessions)
+    import fsspec
+
     try:
         filesystem, folder = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:

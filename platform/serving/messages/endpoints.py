@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-from fastapi import APIRouter, Request, Response
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp
 
 from fairserve.engine.wire.request_fields import shown
 from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.serving.call_router import CallRouter, IncomingCall
 from fairserve.platform.serving.completions.endpoints import answer
-from fairserve.platform.serving.described_body import described_body
 from fairserve.platform.serving.messages.endpoint import (
     COUNT_PATH,
     MESSAGES,
@@ -18,34 +19,33 @@ from fairserve.platform.serving.messages.endpoint import (
 )
 from fairserve.platform.serving.messages.errors import VERSION_HEADER
 from fairserve.platform.serving.messages.schemas import CountBody, MessageBody
-from fairserve.platform.serving.principals import AppPrincipal
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}")
 
-router = APIRouter(tags=["messages"])
+router = CallRouter(tags=["messages"])
 
 
-@router.post(MESSAGES_PATH, response_model=None, openapi_extra=described_body(MessageBody))
-async def create_message(request: Request, principal: AppPrincipal) -> Response:
+@router.call(MESSAGES_PATH, MessageBody)
+async def create_message(call: IncomingCall) -> ASGIApp:
     """Anthropic's messages."""
-    _check_version(request)
-    return await answer(MESSAGES, request, principal)
+    _check_version(call)
+    return await answer(MESSAGES, call)
 
 
-@router.post(COUNT_PATH, openapi_extra=described_body(CountBody))
-async def count_tokens(request: Request, principal: AppPrincipal) -> dict[str, int]:
+@router.call(COUNT_PATH, CountBody, response_model=dict[str, int])
+async def count_tokens(call: IncomingCall) -> ASGIApp:
     """The tokens of a message's prompt, by the tokenizer of its model. No call is made."""
-    _check_version(request)
-    counts: TokenCounts = request.app.state.token_counts
-    return {"input_tokens": await counts.count(await request.body(), principal)}
+    _check_version(call)
+    counts: TokenCounts = call.services.token_counts
+    return JSONResponse({"input_tokens": await counts.count(call.raw, call.principal)})
 
 
-def _check_version(request: Request) -> None:
+def _check_version(call: IncomingCall) -> None:
     """Raise InvalidRequestError unless the version of the API is a date, or missing.
 
     The format is the same for all: that of 2023-06-01, whose fields later versions keep.
     """
-    version = request.headers.get(VERSION_HEADER)
+    version = call.headers.get(VERSION_HEADER)
     if version is not None and _VERSION.fullmatch(version) is None:
         raise InvalidRequestError(
             f"{VERSION_HEADER} is {shown(version)}; must be a date, such as 2023-06-01",

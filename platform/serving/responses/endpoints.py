@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import Field
+from starlette.types import ASGIApp
 
 from fairserve.platform.db.schemas import ObjectId, Strict
-from fairserve.platform.serving.bodies import RESERVATION, BodyReservation
-from fairserve.platform.serving.described_body import described_body
+from fairserve.platform.serving.call_router import CallRouter, IncomingCall
 from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.principals import AppPrincipal
 from fairserve.platform.serving.responses.schemas import ResponseBody
 from fairserve.platform.serving.responses.service import Responses
 
-router = APIRouter(prefix="/v1/responses", tags=["responses"])
+router = CallRouter(prefix="/v1/responses", tags=["responses"])
 
 
 class ItemsQuery(Strict):
@@ -33,13 +33,11 @@ class ReadQuery(Strict):
     stream: Literal["false", "False", "0"] | None = None
 
 
-@router.post("", response_model=None, openapi_extra=described_body(ResponseBody))
-async def create_response(request: Request, principal: AppPrincipal) -> Response:
+@router.call("", ResponseBody)
+async def create_response(call: IncomingCall) -> ASGIApp:
     """OpenAI's responses: a model's answer, stored so that it can be continued."""
-    raw = await request.body()
-    headers = {name.lower(): value for name, value in request.headers.items()}
-    reservation: BodyReservation | None = getattr(request.state, RESERVATION, None)
-    return await _service(request).create(raw, headers, principal, reservation)
+    service: Responses = call.services.responses
+    return await service.create(call.raw, call.headers, call.principal, call.reservation)
 
 
 @router.get("/{response_id}", response_model=None)

@@ -4,7 +4,7 @@ import pytest
 
 from fairserve.platform.base.errors import BodyTooLargeError
 from fairserve.platform.server.http.decoding import Decoding, zstd
-from fairserve.platform.server.http.intake import _Body
+from fairserve.platform.server.http.request_body import RequestBody
 from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 
 MAX_BYTES = 1 << 20
@@ -20,7 +20,13 @@ class Request:
         ]
         self.memory = BodyMemory(1 << 30, 1.0, MAX_BYTES)
         reservation = BodyReservation(self.memory, "acme")
-        self.body = _Body(self._receive, None, MAX_BYTES, reservation, held_bytes, Decoding("zstd"))
+        self.body = RequestBody(
+            self._receive,
+            MAX_BYTES,
+            reservation,
+            decoding=Decoding("zstd"),
+            held_bytes=held_bytes,
+        )
 
     async def _receive(self):
         return self._parts.pop(0) if self._parts else {"type": "http.disconnect"}

@@ -1,4 +1,4 @@
-"""Test the places of requests that make no call: their bounds, turns, bodies and answers."""
+"""Test the places of requests that make no call, and the turns of all: bounds, bodies and answers."""
 
 import asyncio
 from types import SimpleNamespace
@@ -7,9 +7,10 @@ import pytest
 from starlette.responses import Response
 from until import settle
 
-from fairserve.engine.wire.loop_turns import TURNS_PER_PASS
+from fairserve.engine.wire.loop_turns import TURNS_PER_PASS, LoopTurns
 from fairserve.platform.base.bulkhead import is_management
 from fairserve.platform.base.errors import AuthenticationError
+from fairserve.platform.server.http.call_routes import CallRoutes
 from fairserve.platform.server.http.management import (
     KEY_REQUESTS,
     PLACES,
@@ -17,17 +18,57 @@ from fairserve.platform.server.http.management import (
     TENANT_REQUESTS,
     Management,
 )
+from fairserve.platform.serving.bodies import BodyMemory
+from fairserve.platform.serving.call_router import CallRoute
 from fairserve.platform.tenancy.auth import Principal
 
+CALL_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages/count_tokens")
 START = {"type": "http.response.start", "status": 200, "headers": []}
 BODY = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+class Decisions:
+    """A decision service that allows every app."""
+
+    async def authenticate(self, headers, known):
+        return known
+
+    def max_body_bytes(self, principal):
+        return None
+
+    def limit_headers(self, principal):
+        return {}
+
+
+def served(app):
+    """Return what serves all requests with ``app``: calls, and others in places."""
+    turns = LoopTurns()
+    rest = Management(app, lambda request, error: Response(status_code=error.status), turns)
+
+    async def answer(call):
+        return app
+
+    routes = [CallRoute(path, answer) for path in CALL_PATHS]
+    return CallRoutes(rest, routes, BodyMemory(1000, 1.0, 1000), 1000, turns)
+
+
+def application():
+    """Return an application with the state that calls need."""
+    return SimpleNamespace(
+        state=SimpleNamespace(draining=asyncio.Event(), decisions=Decisions(), authenticator=None)
+    )
+
+
+async def no_body():
+    """Receive a request without a body."""
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 class World:
     """Requests to an application that answers when the test lets it."""
 
     def __init__(self):
-        self.gate = Management(self._app, lambda request, error: Response(status_code=error.status))
+        self.gate = served(self._app)
         self.running, self.as_management, self.statuses = [], [], []
         self._tasks = []
 
@@ -49,13 +90,13 @@ class World:
                 "method": method,
                 "path": path,
                 "headers": headers,
-                "app": SimpleNamespace(),
+                "app": application(),
                 "state": {"principal": Principal("app", tenant, "app", f"{tenant}{key}", "sk")},
                 "name": tenant,
                 "answers": asyncio.Event(),
                 "ends": asyncio.Event(),
             }
-            receive = (asyncio.Queue() if body is None else body).get
+            receive = no_body if body is None else body.get
             self._tasks.append(asyncio.create_task(self.gate(scope, receive, self._send)))
             await settle()
         return scope
@@ -173,12 +214,17 @@ async def test_a_crowd_begins_a_bounded_number_of_requests_in_each_pass_of_the_l
     async def app(scope, receive, send):
         began.append(scope["name"])
 
-    gate = Management(app, lambda request, error: Response(status_code=error.status))
+    gate = served(app)
+
+    async def send(message):
+        """Note an answer without the application: the key is not valid."""
+        if message["type"] == "http.response.start":
+            began.append("crowd")
 
     def request(name, *, path, method="GET", state=NO_KEY):
         scope = {"type": "http", "method": method, "path": path, "headers": [], "name": name}
-        scope |= {"client": (name, 1), "state": dict(state), "app": None}
-        return asyncio.create_task(gate(scope, None, None))
+        scope |= {"client": (name, 1), "state": dict(state), "app": application()}
+        return asyncio.create_task(gate(scope, no_body, send))
 
     tasks = [request("crowd", **crowd) for _ in range(80)]
     await asyncio.sleep(0)
