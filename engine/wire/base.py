@@ -371,7 +371,7 @@ class Exchange(Protocol):
         """Read on."""
         ...
 
-    def is_over(self) -> None:
+    def expect_end(self) -> None:
         """Take that the answer is complete, though its last bytes may not have arrived."""
         ...
 

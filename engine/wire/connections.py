@@ -59,7 +59,7 @@ class _Exchange:
         if self._connection is not None:
             self._connection.resume()
 
-    def is_over(self) -> None:
+    def expect_end(self) -> None:
         """Take that the answer is complete, though its last bytes may not have arrived."""
         self._answer = None
         if self._connection is not None:

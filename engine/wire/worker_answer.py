@@ -36,6 +36,8 @@ from fairserve.engine.wire.worker_json import parse_object
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Maximum size of an answer that is one object, such as 2,048 vectors of 1,500 numbers."""
+MAX_BACKLOG_BYTES = 128 * 1024
+"""Bytes of events that wait for their turn; with more, the connection is not read."""
 MAX_ERROR_BYTES = 64 * 1024
 """Bytes of an error that are read."""
 _NO_SUCH_PATH = frozenset({405, 501})
@@ -43,7 +45,7 @@ _NO_SUCH_PATH = frozenset({405, 501})
 
 
 class AnsweringServer(Protocol):
-    """What an answer needs to know of its server."""
+    """The server of an answer, as far as its reader needs it."""
 
     @property
     def private(self) -> tuple[str, ...]:
@@ -98,6 +100,7 @@ class WorkerAnswer:
         """Reads a streamed answer."""
         self._backlog: deque[bytes] = deque()
         """Events that have arrived."""
+        self._backlog_bytes = 0
         self._turn: asyncio.Future[None] | None = None
         self._paused = False
         self._begun = False
@@ -137,8 +140,10 @@ class WorkerAnswer:
             except WorkerStreamError as error:
                 self._fail(self._broken(str(error), error.cause, error.client_message))
                 return
+            self._backlog_bytes += len(data)
             if self._turn is None and not self._paused:
                 self._work()
+            self._read_or_wait()
             return
         self._body += data
         if self._status != 200:
@@ -197,6 +202,9 @@ class WorkerAnswer:
             while self._backlog and left_bytes > 0 and not done:
                 event = self._backlog.popleft()
                 left_bytes -= len(event) + EVENT_BYTES
+                self._backlog_bytes = (
+                    max(0, self._backlog_bytes - len(event)) if self._backlog else 0
+                )
                 chunk = events.read(event)
                 if chunk is None:
                     done = True
@@ -218,6 +226,7 @@ class WorkerAnswer:
             self._end()
         elif self._backlog:
             self._work_later()
+            self._read_or_wait()
         elif self._has_ended:
             why = self._loss or "the connection ended without [DONE]"
             if events.is_complete(needs_done=self._server.needs_done):
@@ -228,7 +237,7 @@ class WorkerAnswer:
     def _end(self) -> None:
         receiver = self._leave()
         if self.exchange is not None:
-            self.exchange.is_over()
+            self.exchange.expect_end()
         if receiver is not None:
             receiver.ended()
 
@@ -258,14 +267,21 @@ class WorkerAnswer:
     def pause(self) -> None:
         """See :class:`~fairserve.engine.wire.base.SentCall`."""
         self._paused = True
-        if self.exchange is not None:
+        self._read_or_wait()
+
+    def _read_or_wait(self) -> None:
+        """Read on, unless the receiver lags, or much has arrived that waits for its turn."""
+        if self.exchange is None:
+            return
+        if self._paused or self._backlog_bytes > MAX_BACKLOG_BYTES:
             self.exchange.pause()
+        else:
+            self.exchange.resume()
 
     def resume(self) -> None:
         """See :class:`~fairserve.engine.wire.base.SentCall`."""
         self._paused = False
-        if self.exchange is not None:
-            self.exchange.resume()
+        self._read_or_wait()
         if self._events is not None and self._turn is None and (self._backlog or self._has_ended):
             self._work_later()
 

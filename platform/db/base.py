@@ -6,7 +6,8 @@ Every string column has a bound, so that PostgreSQL and SQLite agree on what fit
 
 from __future__ import annotations
 
-import secrets
+import os
+from collections import deque
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -66,9 +67,33 @@ def utc_now() -> datetime:
     return datetime.fromtimestamp(utc_s(), UTC)
 
 
+class _RandomBytes:
+    """Random bytes of the system, read some at a time: a call needs three ids. Any thread."""
+
+    def __init__(self) -> None:
+        self._parts: deque[bytes] = deque()
+
+    def take(self) -> bytes:
+        """Return 16 bytes that nobody else gets."""
+        while True:
+            try:
+                return self._parts.popleft()
+            except IndexError:
+                drawn = os.urandom(4096)
+                self._parts.extend(drawn[at : at + 16] for at in range(0, len(drawn), 16))
+
+    def forget(self) -> None:
+        """Drop what is left: after a fork the parent has it, too."""
+        self._parts.clear()
+
+
+_random = _RandomBytes()
+os.register_at_fork(after_in_child=_random.forget)
+
+
 def new_id(prefix: str) -> str:
     """Return a random URL-safe id such as ``tn_4f0c...``, with 128 random bits."""
-    return f"{prefix}_{secrets.token_hex(16)}"
+    return f"{prefix}_{_random.take().hex()}"
 
 
 def utc_time(epoch_s: float) -> datetime:

@@ -112,7 +112,7 @@ class _GatewayConnection:
     def close(self) -> None:
         """Do nothing: the exchange answers the gateway."""
 
-    is_over = pause = resume = close
+    expect_end = pause = resume = close
 
 
 class _Written:
@@ -159,14 +159,14 @@ class Exchange:
         self._carrying: asyncio.Task[None] | None = None
         self._written = _Written()
         self._sent_request: WorkerRequest | None = None
-        """What the gateway sends to the worker."""
+        """The request that the gateway sends to the worker."""
         self._sent: asyncio.Future[None] | None = None
         self._answer: HttpAnswer | None = None
         """Receives the worker's answer; None: the gateway's answer passes unchanged."""
         self._unread_error = False
         """The body of the answer is an error that is not read."""
         self._error: FairServeError | None = None
-        """What the client gets in place of the answer, or of its end."""
+        """The error that the client gets in place of the answer, or of its end."""
         self._finished = False
         """The end of the call is known here."""
         self._status = 0

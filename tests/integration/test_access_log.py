@@ -8,7 +8,7 @@ from kept_log import kept_log
 from processes import eventually
 from whole_server import PROFILE, WholeServer
 
-ACCESS, PLACEMENT = "fairserve.access", "fairserve.platform.serving.decision.placement"
+ACCESS, PLACEMENT = "fairserve.access", "fairserve.platform.serving.completions.relay"
 PATH = "/v1/chat/completions"
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 
 class Received:
-    """What a worker client passes on: chunks, then the end or a failure, which is raised."""
+    """Keeps what a worker client passes on: chunks, then the end or a failure, which is raised."""
 
     def __init__(self):
         self.starts = 0

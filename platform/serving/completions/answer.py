@@ -39,7 +39,7 @@ class ClientLimits:
 SendNow = Callable[[bytes], bool]
 """Sends a part of the body in this moment; returns False if the connection does not take it now."""
 SEND_NOW = "fairserve.send_now"
-"""Where a request's scope has that function, if the server has one."""
+"""Name of that function in the scope of a request; a server may lack it."""
 
 
 class SlowClientError(Exception):
@@ -299,12 +299,20 @@ class ProducedResponse(Response):
         sending = asyncio.create_task(sink.run())
         leaving = asyncio.create_task(_disconnected(receive))
         producing = asyncio.ensure_future(self._produce(sink))
-        producing.add_done_callback(lambda _: sink.finish())
+
+        def produced(task: asyncio.Future[None]) -> None:
+            if task.cancelled() or task.exception() is not None:
+                sending.cancel()
+            else:
+                sink.finish()
+
+        producing.add_done_callback(produced)
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if producing.done():
+                producing.result()
             if sending.done():
                 sending.result()
-                producing.result()
         except SlowClientError:
             await _ended(producing)
             _abort(scope)

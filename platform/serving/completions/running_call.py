@@ -1,7 +1,7 @@
 """One call from its check to its end, without I/O: what happens goes in, what to do comes out.
 
 A driver has the connections: the relay, which sends the call itself, or a gateway's exchange, which a
-proxy drives. It tells the call what happens and does what the call returns: a message for control, or
+proxy drives. It passes on what happens and does what the call returns: a message for control, or
 bytes for the client. The steps of a call are :data:`TRANSITIONS`; nothing else changes its state.
 
 Nothing is written for the client before the first output, so that it never sees the beginnings of two
@@ -110,7 +110,7 @@ class RunningCall:
         self.stop_order: Cancel | None = None
         """Control's order to stop the call, which may arrive from the submission on."""
         self.error: FairServeError | None = None
-        """What the client gets in place of an answer, or of its end."""
+        """The error that the client gets in place of an answer, or of its end."""
         self.attempts = 0
         self._grant: Grant | None = None
         self._submitted_s = now_s

@@ -178,7 +178,7 @@ async def test_an_answer_that_is_over_may_still_end(rest):
     async with serving([event, over, *rest], [OK]) as server:
         answer = sent(server)
         await until(lambda: answer.body)
-        answer.exchange.is_over()
+        answer.exchange.expect_end()
         over.set()
         await until(lambda: server.pool._idle or server.closed)
         assert (await ask(server)).body == b"ok"

@@ -1,6 +1,7 @@
 """Streams share the event loop in turns, by bytes, and tenants take them in rotation."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from received import Received
@@ -8,7 +9,7 @@ from until import settle
 
 from fairserve.engine.wire.base import WorkerRequest
 from fairserve.engine.wire.loop_turns import EVENT_BYTES, TURN_BYTES, TURNS_PER_PASS, LoopTurns
-from fairserve.engine.wire.worker_answer import WorkerAnswer
+from fairserve.engine.wire.worker_answer import MAX_BACKLOG_BYTES, WorkerAnswer
 
 EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "yyyy"}}]}\n\n'
 END = b'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
@@ -29,7 +30,7 @@ class Passes:
 
 
 class Server:
-    """What an answer needs to know of its server."""
+    """A server whose answers are read."""
 
     private = ()
     needs_done = True
@@ -71,6 +72,23 @@ async def test_nothing_is_worked_off_while_the_reader_lags():
     assert answer._items.empty()
     reading.resume()
     assert len([chunk async for chunk in answer]) == EVENTS + 1
+
+
+async def test_much_that_waits_for_its_turn_pauses_the_connection():
+    answer, calls = Received(), []
+    request = WorkerRequest("/v1/chat/completions", {}, "call", "client")
+    reading = WorkerAnswer(Server(), request, answer, LoopTurns(), None)
+    reading.exchange = SimpleNamespace(
+        pause=lambda: calls.append("pause"),
+        resume=lambda: calls.append("resume"),
+        expect_end=lambda: calls.append("end"),
+    )
+    reading.head(200, {})
+    reading.data(EVENT * (2 * MAX_BACKLOG_BYTES // len(EVENT)) + END)
+    assert calls[-1] == "pause"
+    async for _ in answer:
+        pass
+    assert calls[-2:] == ["resume", "end"]
 
 
 async def test_a_pass_of_the_loop_has_a_bounded_number_of_turns():
