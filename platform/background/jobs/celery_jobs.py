@@ -74,6 +74,7 @@ def celery_app(settings: JobSettings, jobs: Mapping[str, Job] = JOBS) -> Celery:
         },
     )
     process = _Process(settings)
+    beat_init.connect(stop_between_ticks, weak=False)
     worker_process_init.connect(process.open, weak=False)
     worker_process_shutdown.connect(process.close, weak=False)
     for job in jobs.values():
@@ -124,7 +125,6 @@ def _task(job: Job, process: _Process) -> Any:
     return run
 
 
-@beat_init.connect
 def stop_between_ticks(sender: Service, **_: Any) -> None:
     """Have a signal end beat after its tick, within a second.
 
