@@ -555,9 +555,8 @@ class Exchange:
         status = int(headers.get(":status", "0"))
         self._status = status
         relay = self._relay
-        if (
-            relay is None or self._finished
-        ):  # an answer of the gateway's own may follow a failed one
+        if relay is None or self._finished:
+            # An answer of the gateway's own may follow a failed one.
             self._answer = None
             await self._write(response_headers=pb.HeadersResponse())
             return

@@ -33,8 +33,8 @@ BODY = {
 counted = contextvars.ContextVar("counted", default=False)
 
 
-def main() -> None:
-    """Print the files by package, and their number."""
+def files_of_a_call() -> list[Path]:
+    """Return the files, relative to the repository."""
     called: set[str] = set()
     tracing = threading.Event()
 
@@ -62,14 +62,20 @@ def main() -> None:
             assert answer.text.endswith("data: [DONE]\n\n"), answer.text
         finally:
             threading.settrace(None)
+            AccessLog.__call__ = passing
             server.close()
             worker.close()
-    files = sorted(
+    return sorted(
         path.relative_to(ROOT)
         for name in called
         if (path := Path(name).resolve()).is_relative_to(ROOT)
         and path.relative_to(ROOT).parts[0] in ROOMS
     )
+
+
+def main() -> None:
+    """Print the files by package, and their number."""
+    files = files_of_a_call()
     for path in files:
         print(path)
     print(len(files), dict(Counter(str(Path(*path.parts[:2])) for path in files)))

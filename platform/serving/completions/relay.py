@@ -115,7 +115,7 @@ class Relay:
     def headers(self) -> dict[str, str]:
         """Return the headers of the answer, as far as they are known."""
         call = self.call
-        return self._decisions.headers(call.call.checked, call.granted_once, call.queue_s)
+        return self._decisions.headers(call.call.checked, call.last_grant, call.queue_s)
 
     async def carry(self) -> None:
         """Carry the call to the end of its answer, whose row is then safe from a crash.

@@ -136,7 +136,7 @@ class RunningCall:
         return self._grant
 
     @property
-    def granted_once(self) -> Grant | None:
+    def last_grant(self) -> Grant | None:
         """Return the latest grant; None before the first."""
         return self._grant
 
