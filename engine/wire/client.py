@@ -157,8 +157,7 @@ class HttpWorkerClient:
         else:
             answer = WorkerAnswer(self, request, receiver, None, None)
             answer.exchange = transport(request, answer)
-        if not self.reports_start(request):
-            asyncio.get_running_loop().call_soon(answer.assume_start)
+        asyncio.get_running_loop().call_soon(answer.was_sent)
         return answer
 
     def _post(self, request: WorkerRequest, answer: HttpAnswer) -> Exchange:

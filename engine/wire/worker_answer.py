@@ -103,20 +103,24 @@ class WorkerAnswer:
         self._backlog_bytes = 0
         self._turn: asyncio.Future[None] | None = None
         self._paused = False
+        self._starts_when_sent = not server.reports_start(request)
         self._begun = False
         self._has_ended = False
         self._loss = ""
         """Why the connection was lost while events were left."""
 
-    def assume_start(self) -> None:
-        """Report the start of a call whose server reports nothing before its answer."""
-        if self._receiver is not None:
-            self._receiver.started()
+    def was_sent(self) -> None:
+        """Report the start of a call whose server reports nothing before its answer. Once."""
+        if self._starts_when_sent:
+            self._starts_when_sent = False
+            if self._receiver is not None:
+                self._receiver.started()
 
     # --- the connection ---------------------------------------------------------------------------
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """Take the head of the answer."""
+        self.was_sent()
         self._status, self._headers = status, headers
         coding = headers.get("content-encoding", "identity")
         if coding != "identity":
@@ -173,6 +177,7 @@ class WorkerAnswer:
 
     def lost(self, why: str, *, unreachable: bool) -> None:
         """Take the loss of the connection. Events that arrived before it are worked off first."""
+        self.was_sent()
         if self._events is not None and not unreachable:
             self._loss = why
             self.end()

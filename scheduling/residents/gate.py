@@ -457,7 +457,7 @@ class RunGate:
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Return the state as plain JSON values; ages, not times."""
-        held, self._refused = self._held, _Refused()
+        held, refused = self._held, self._refused
         return {
             "residents": self.residents.snapshot(now_s),
             "pace": self._pace.snapshot(now_s),
@@ -470,6 +470,13 @@ class RunGate:
                 held.worker_id,
                 None if held.room_s is None else age_of(held.room_s, now_s),
                 held.spare_tokens,
+            ],
+            "refused": None
+            if refused.at[1] != self.residents.changes
+            else [
+                refused.at[0],
+                refused.head is not None,
+                sorted([*map(sorted, each[:3]), *each[3:]] for each in refused.classes),
             ],
             "now": age_of(self._now_s, now_s),
         }
@@ -484,3 +491,11 @@ class RunGate:
             call_id, age, worker_id, room, spare_tokens = state["held"]
             room_s = None if room is None else time_of(room, now_s)
             self._held = _Held(calls[call_id], time_of(age, now_s), worker_id, room_s, spare_tokens)
+        if state["refused"] is not None:
+            mask, is_held, classes = state["refused"]
+            found = {
+                Restriction(frozenset(kinds), frozenset(workers), frozenset(avoid), size, samples)
+                for kinds, workers, avoid, size, samples in classes
+            }
+            head = self._held if is_held else None
+            self._refused = _Refused((mask, self.residents.changes), found, head)

@@ -392,6 +392,7 @@ NOT_SHARED = {
     "interactions/rotation.py": "the part itself",
     "platform/background/webhooks/delivery.py": "makes the slots, which are listed",
     "platform/base/client_address.py": "a cache of what is computed at once",
+    "scheduling/fairness/level_weights.py": "a cache of what is computed at once",
     "platform/base/turns.py": "the part itself",
     "platform/control/deadlines.py": "one entry of each queued or running call",
     "platform/control/journal/retention.py": "files of the journal, for the operator",

@@ -284,7 +284,9 @@ class Relay:
         except Exception as error:
             self.fail(error)
             return
-        if self.reader.is_full and self._sent is not None:
+        if call.problem is not None:
+            self.fail(call.problem)
+        elif self.reader.is_full and self._sent is not None:
             self._sent.pause()
 
     def ended(self) -> None:

@@ -109,6 +109,8 @@ class RunningCall:
         """Seconds from submission to the first output; None: there was none."""
         self.stop_order: Cancel | None = None
         """Control's order to stop the call, which may arrive from the submission on."""
+        self.problem: Exception | None = None
+        """Why the attempt has to end: WorkerStreamError, or what the writer raised."""
         self.error: FairServeError | None = None
         """The error that the client gets in place of an answer, or of its end."""
         self.attempts = 0
@@ -153,6 +155,7 @@ class RunningCall:
         self.queue_s = None
         self._whole_started = False
         self._held.clear()
+        self.problem = None
         self.meter = self._new_meter()
         self._reported_tokens = 0
         if self._keeps_answer():
@@ -192,33 +195,39 @@ class RunningCall:
     def received(self, chunks: Sequence[WorkerChunk], now_s: float) -> bytes:
         """Take chunks of the answer, or the whole of it; return what the client gets now.
 
-        Raises WorkerStreamError for an answer beyond what the call may generate, and what the writer
-        raises: the driver then calls :meth:`failed` or :meth:`broke`.
+        An answer beyond what the call may generate, or one that cannot be written, leaves its
+        :attr:`problem`: the driver writes what is returned, and ends the attempt.
         """
         if self.state == "sent":
             self._step("started")
             self.meter.started = self._report_now = True
         self.answered(now_s)
         written: list[bytes] = []
-        for chunk in chunks:
-            if chunk.form is not None and not self.call.continuous_usage:
-                self.meter.read_text(chunk.text_bytes, chunk.output_tokens)
-            else:
-                self.meter.read(chunk.data)
-                if self.call.continuous_usage:
-                    self.meter.show(chunk.data)
-            if self.merger is not None:
-                self.merger.add(chunk)
-            if self.state == "answering":
-                written.append(self._event(chunk))
-            else:
-                self._held.append(chunk)
-                if self.call.stream and chunk.has_content:
-                    self._step("output")
-                    self.ttft_s = now_s - self._submitted_s
-                    self._report_now = True
-                    written.append(self._release_held())
+        try:
+            for chunk in chunks:
+                self._take(chunk, now_s, written)
+        except Exception as error:
+            self.problem = error
         return b"".join(written)
+
+    def _take(self, chunk: WorkerChunk, now_s: float, written: list[bytes]) -> None:
+        if chunk.form is not None and not self.call.continuous_usage:
+            self.meter.read_text(chunk.text_bytes, chunk.output_tokens)
+        else:
+            self.meter.read(chunk.data)
+            if self.call.continuous_usage:
+                self.meter.show(chunk.data)
+        if self.merger is not None:
+            self.merger.add(chunk)
+        if self.state == "answering":
+            written.append(self._event(chunk))
+        else:
+            self._held.append(chunk)
+            if self.call.stream and chunk.has_content:
+                self._step("output")
+                self.ttft_s = now_s - self._submitted_s
+                self._report_now = True
+                written.append(self._release_held())
 
     def _event(self, chunk: WorkerChunk) -> bytes:
         return b"" if self.writer is None else self.writer.event(chunk)

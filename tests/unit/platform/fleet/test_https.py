@@ -36,6 +36,7 @@ async def test_a_worker_behind_tls_joins_if_its_certificate_is_valid(
     context.load_cert_chain(path, key)
     session = worker_session()
     if trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(path))  # as operators name their own authority
         await session.close()
         trusting = ssl.create_default_context(cafile=str(path))
         session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting))
