@@ -170,13 +170,14 @@ def test_a_client_that_leaves_the_queue_is_withdrawn(envoy, picker):
 
 def test_an_operator_stops_a_call(envoy, picker, workers):
     run, before = next(runs), sum(worker.disconnects for worker in workers)
-    seen = []
+    seen, begun = [], threading.Event()
     authorization = {"authorization": f"Bearer {picker.app_key}", "x-interaction-id": run}
 
     def read():
         body = chat("hold", run)
         try:
             with envoy.http.stream("POST", CHAT, json=body, headers=authorization) as answer:
+                begun.set()  # an answer that has not begun would be a rejection
                 seen.extend(line for line in answer.iter_lines() if line)
         except httpx.RemoteProtocolError:
             seen.append("reset")
@@ -184,6 +185,7 @@ def test_an_operator_stops_a_call(envoy, picker, workers):
     thread = threading.Thread(target=read)
     thread.start()
     eventually(lambda: any(run in worker.holding for worker in workers))
+    assert begun.wait(60)
     assert picker.request("DELETE", f"/v1/interactions/{run}", picker.app_key).status_code == 200
     thread.join(30)
     assert not thread.is_alive()
