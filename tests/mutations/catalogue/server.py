@@ -144,8 +144,8 @@ _LEDGER = (
         "first-output-is-reported-late",
         "ledger",
         "platform/serving/completions/running_call.py",
-        "                    self._report_now = True\n",
-        "",
+        "._submitted_s\n                self._report_now = True\n",
+        "._submitted_s\n",
         ("tests/unit/platform/serving/completions/*.py",),
     ),
     Mutation(
