@@ -53,7 +53,7 @@ from fairserve.platform.picker.protocol import messages_pb2 as pb
 from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 from fairserve.platform.serving.completions.endpoint import Endpoint, ReadRequest
 from fairserve.platform.serving.completions.producer import JSON, answer_headers
-from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.relay import Nobody, Relay
 from fairserve.platform.serving.completions.running_call import LEFT, RunningCall
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.rejection import Rejection
@@ -115,12 +115,8 @@ class _GatewayConnection:
     expect_end = pause = resume = close
 
 
-class _Written:
+class _Written(Nobody):
     """The reader of the call: keeps what the client gets with the next message."""
-
-    lost = ""
-    is_full = False
-    on_space: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -471,7 +467,7 @@ class Exchange:
     async def _send_to_worker(self, relay: Relay) -> None:
         """Name the endpoint, and send the worker's body back."""
         relay.is_last = True
-        grant, record_id = relay.call.grant, relay.call.call.checked.record_id
+        grant, record_id = relay.call.grant, relay.call.checked.record_id
         member = self._parts.pool.member(grant.worker_id)
         if member is None:
             relay.fail(WorkerStreamError("the worker has left"))
@@ -521,7 +517,7 @@ class Exchange:
 
     def _picked(self, relay: Relay) -> str:
         """Return the endpoint of the call's worker, and after it those that the gateway may try."""
-        endpoints, checked = self._parts.endpoints, relay.call.call.checked
+        endpoints, checked = self._parts.endpoints, relay.call.checked
         first = relay.call.grant.worker_id
         workers = checked.model.workers
         if checked.call.workers:

@@ -79,14 +79,14 @@ async def read(world, *arguments, **more):
 
 async def come(world, answer):
     """Wait until the server has the call; raise the error that prevented it."""
-    came = asyncio.create_task(world.server.came.wait())
+    arrived = asyncio.create_task(world.server.came.wait())
     ended = asyncio.create_task(anext(answer))
-    await asyncio.wait({came, ended}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({arrived, ended}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     if ended.done():
         ended.result()
     ended.cancel()
     seen = (world.server.paths, len(world.server.bodies), world.server.under_way)
-    assert came.done(), f"it did not come: {seen}"
+    assert arrived.done(), f"it did not come: {seen}"
 
 
 @pytest.mark.parametrize("word", ["ok", "many", "silent"])

@@ -46,25 +46,32 @@ class SlowClientError(Exception):
     """The client reads too slowly and gets nothing more."""
 
 
-class Sink(Protocol):
-    """Receives an answer."""
+class Reader(Protocol):
+    """Gets the answer of one call."""
 
-    lost: str
-    """Reason for which its reader was disconnected; empty: it was not."""
     on_space: Callable[[], None]
-    """Called when the reader has caught up."""
+    """Called when :attr:`is_full` has ended."""
+
+    @property
+    def lost(self) -> str:
+        """Reason for which it was disconnected; empty: it was not."""
+        ...
 
     @property
     def is_full(self) -> bool:
-        """True while the reader lags too far behind: the writer should not go on."""
-        ...
-
-    def start(self, status: int, headers: dict[str, str]) -> None:
-        """Write the head, once, before anything else."""
+        """True while it lags too far behind."""
         ...
 
     def write(self, body: bytes) -> None:
-        """Write more of the body. Never waits."""
+        """Take more of the answer. Never waits."""
+        ...
+
+
+class Sink(Reader, Protocol):
+    """Gets an answer with its head."""
+
+    def start(self, status: int, headers: dict[str, str]) -> None:
+        """Take the head, once, before anything else."""
         ...
 
 
@@ -106,7 +113,7 @@ class ConnectionSink:
 
     @property
     def is_full(self) -> bool:
-        """See :class:`Sink`."""
+        """See :class:`Reader`."""
         return self._full_timer is not None
 
     def start(self, status: int, headers: dict[str, str]) -> None:
@@ -116,7 +123,7 @@ class ConnectionSink:
         self._to_send()
 
     def write(self, body: bytes) -> None:
-        """Send a part, or keep it until the connection takes it; see :class:`Sink`."""
+        """Send a part, or keep it until the connection takes it; see :class:`Reader`."""
         if self._send_now is not None and self._begun and not self._parts and self._send_now(body):
             return
         self._parts.append(body)

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fairserve.engine.wire.base import (
     SentCall,
@@ -30,6 +30,7 @@ from fairserve.engine.wire.base import (
 )
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.messages import Cancel, Grant
+from fairserve.platform.serving.completions.answer import Reader
 from fairserve.platform.serving.completions.running_call import LEFT, REPORT_S, RunningCall
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
@@ -41,27 +42,6 @@ MAX_LOGGED_CHARS = 300
 
 OnContent = Callable[[str, Mapping[str, Any], Sequence[Mapping[str, Any]]], None]
 """Receives the record id, the request and the choices of the answer before a traced call ends."""
-
-
-class Reader(Protocol):
-    """Gets the answer of one call."""
-
-    on_space: Callable[[], None]
-    """Called when :attr:`is_full` has ended."""
-
-    @property
-    def lost(self) -> str:
-        """Reason for which it was disconnected; empty: it was not."""
-        ...
-
-    @property
-    def is_full(self) -> bool:
-        """True while it lags too far behind."""
-        ...
-
-    def write(self, body: bytes) -> None:
-        """Take more of the answer. Never waits."""
-        ...
 
 
 class Nobody:
@@ -115,7 +95,7 @@ class Relay:
     def headers(self) -> dict[str, str]:
         """Return the headers of the answer, as far as they are known."""
         call = self.call
-        return self._decisions.headers(call.call.checked, call.last_grant, call.queue_s)
+        return self._decisions.headers(call.checked, call.last_grant, call.queue_s)
 
     async def carry(self) -> None:
         """Carry the call to the end of its answer, whose row is then safe from a crash.
@@ -146,7 +126,7 @@ class Relay:
         call.recorded()
 
     async def _placed(self) -> WorkerRequest:
-        answer = await self._decisions.place(self.call.call.checked, self._stop)
+        answer = await self._decisions.place(self.call.checked, self._stop)
         if isinstance(answer, Rejection):
             self.call.rejected(answer.error)
             raise answer.error
@@ -184,7 +164,7 @@ class Relay:
         assert isinstance(error, WorkerStreamError | WorkerUnavailableError), error
         worker_id = self.call.grant.worker_id
         fields = {
-            "call_id": self.call.call.checked.record_id,
+            "call_id": self.call.checked.record_id,
             "worker": worker_id,
             "status": error.status if isinstance(error, WorkerUnavailableError) else None,
             "cause": "lost" if self.lost else error.cause,
@@ -198,7 +178,7 @@ class Relay:
         call = self.call
         if self._on_content is not None and call.keeps_answer and call.merger is not None:
             choices = call.merger.answer("", "", {}).get("choices", ())
-            self._on_content(call.call.checked.record_id, call.call.body, choices)
+            self._on_content(call.checked.record_id, call.call.body, choices)
 
     # --- one attempt ------------------------------------------------------------------------------
 

@@ -96,6 +96,7 @@ class RunningCall:
     def __init__(self, call: CompletionCall, writer: AnswerWriter | None, now_s: float) -> None:
         """Begin to wait for a worker. Without a ``writer`` nothing is written: see :attr:`merger`."""
         self.call = call
+        self.checked = call.checked
         self.writer = writer
         self.state: State = "waiting"
         self.keeps_answer = False
@@ -163,13 +164,13 @@ class RunningCall:
         return self.call.worker_request(grant)
 
     def _new_meter(self) -> UsageMeter:
-        checked = self.call.checked
+        checked = self.checked
         call = checked.call
         return UsageMeter(call.prompt_tokens, call.system_tokens, checked.usage_bounds)
 
     def _keeps_answer(self) -> bool:
         streamed = self.call.stream and self.writer is not None
-        return not streamed or self.call.checked.conversation is not None or self.keeps_answer
+        return not streamed or self.checked.conversation is not None or self.keeps_answer
 
     def moved(self, worker_id: str) -> None:
         """Take another worker as the one that has the call: a gateway could not use the granted one."""
@@ -184,7 +185,7 @@ class RunningCall:
             return
         self._step("started")
         self.meter.started = self._report_now = True
-        self._whole_started = self.call.checked.call.max_output_tokens > 0
+        self._whole_started = self.checked.call.max_output_tokens > 0
         self.queue_s = now_s - self._submitted_s
 
     def answered(self, now_s: float) -> None:
@@ -297,7 +298,7 @@ class RunningCall:
 
     def unread(self) -> Release:
         """End a call whose answer the driver does not see: complete, with the expected output."""
-        core = self.call.checked.call
+        core = self.checked.call
         usage = self.meter.total()._replace(
             input_tokens=core.input_tokens,
             system_tokens=core.system_tokens,
@@ -383,7 +384,7 @@ class RunningCall:
         self, outcome: CallOutcome, error: str = "", usage: TokenUsage | None = None
     ) -> Release:
         continued: dict[str, Any] = {}
-        conversation, merger = self.call.checked.conversation, self.merger
+        conversation, merger = self.checked.conversation, self.merger
         if outcome == "completed" and conversation is not None and merger is not None:
             continued = {
                 "continuation_keys": conversation.answered(merger.messages()),
@@ -400,7 +401,7 @@ class RunningCall:
 
     def facts(self) -> dict[str, object]:
         """Return the fields of the access line: model, worker, tokens, and times as far as known."""
-        fields: dict[str, object] = {"model": self.call.checked.call.pool}
+        fields: dict[str, object] = {"model": self.checked.call.pool}
         if self._grant is not None:
             used = self.meter.total()
             fields |= {

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from until import settle, until
+from until import settle, turn, until
 
 from fairserve.engine.wire import connections
 from fairserve.engine.wire.connections import Origin, WorkerConnections
@@ -14,7 +14,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 class Answer:
     def __init__(self):
-        self.status, self.headers, self.body, self.end_text = 0, {}, b"", None
+        self.status, self.headers, self.body, self.end_text = 0, {}, bytearray(), None
         self.over = asyncio.Event()
 
     def head(self, status, headers):
@@ -43,6 +43,8 @@ class Server:
     def __init__(self, *answers):
         self.answers = list(answers)
         self.connections, self.closed, self.requests = 0, 0, []
+        self.backlog_bytes = 0
+        """Bytes that the client has not read, and that no buffer of the system takes."""
 
     async def serve(self, reader, writer):
         self.connections += 1
@@ -58,8 +60,9 @@ class Server:
                         await part.wait()
                         continue
                     writer.write(part)
+                    self.backlog_bytes = writer.transport.get_write_buffer_size()
                     await writer.drain()
-                    await asyncio.sleep(0)
+                    await turn()  # each part in a packet of its own
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -166,7 +169,7 @@ async def test_a_closed_exchange_gets_nothing_and_ends_the_connection():
         assert answer.end_text is None
         unsent = sent(server)
         unsent.exchange.close()
-        await asyncio.sleep(0.01)
+        await settle()
         assert unsent.end_text is None
 
 
@@ -202,12 +205,12 @@ async def test_a_server_that_sends_without_being_asked_loses_its_connection():
 
 
 async def test_a_paused_exchange_reads_nothing():
-    parts = [b"x" * 65536] * 160
+    parts = [b"x" * 65536] * 1024  # more than the buffers of the system
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % sum(map(len, parts))
     async with serving([head, *parts]) as server:
         answer = sent(server)
         answer.exchange.pause()
-        await asyncio.sleep(0.05)
+        await until(lambda: server.backlog_bytes)  # nothing more fits between the two
         assert len(answer.body) < 4 * 1024 * 1024
         answer.exchange.resume()
         async with asyncio.timeout(60):
