@@ -79,7 +79,7 @@ async def read(world, *arguments, **more):
 
 async def come(world, answer):
     """Wait until the server has the call; raise the error that prevented it."""
-    arrived = asyncio.create_task(world.server.came.wait())
+    arrived = asyncio.create_task(world.server.arrived.wait())
     ended = asyncio.create_task(anext(answer))
     await asyncio.wait({arrived, ended}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     if ended.done():
@@ -183,7 +183,7 @@ async def test_only_worker_failures_open_the_circuit(world):
             with pytest.raises((WorkerRejectedError, WorkerUnavailableError)):
                 await read(world, word)
     for _ in range(calls + 1):
-        world.server.came.clear()
+        world.server.arrived.clear()
         answer = send(world.client, request("stall"))
         await come(world, answer)
         answer.close()

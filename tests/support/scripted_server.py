@@ -47,7 +47,7 @@ class ScriptedServer:
         self.bodies, self.paths = [], []
         self.disconnects = 0
         self.under_way = self.most_under_way = 0
-        self.released, self.gone, self.came = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.released, self.gone, self.arrived = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._ssl = ssl
 
     async def __aenter__(self):
@@ -97,7 +97,7 @@ class ScriptedServer:
     async def _chat(self, request):
         body = await request.json()
         self.bodies.append(body)
-        self.came.set()
+        self.arrived.set()
         if not self._may(request):
             return web.json_response({"error": {"message": "no"}}, status=401)
         word = body["messages"][-1]["content"].split()[0]
