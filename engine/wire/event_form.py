@@ -128,7 +128,8 @@ def _counted(tail: bytes, usage: Any) -> bytes | None:
         pattern.append(re.escape(tail[done : each.start(2)]))
         pattern.append(rb"(?P<count>\d{1,9})" if name == "completion_tokens" else rb"\d{1,9}")
         done = each.end()
-    if sorted(names) not in (["completion_tokens"], ["completion_tokens", "total_tokens"]):
+    counts = [name for name in ("completion_tokens", "total_tokens") if name in usage]
+    if "completion_tokens" not in usage or sorted(names) != counts:  # one is nested, or too large
         return None
     pattern.append(re.escape(tail[done:]))
     return b"".join(pattern)

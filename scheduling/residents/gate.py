@@ -105,8 +105,8 @@ class _Held:
 class _Refused:
     """Classes of runs that may not begin, until a resident or a window changes, or time has passed."""
 
-    at: tuple[int, int] = (0, 0)
-    """Mask of the open workers, and changes of the residents."""
+    at: tuple[int, int] | None = None
+    """Mask of the open workers, and changes of the residents; None: not computed since a change."""
     classes: set[Restriction] = field(default_factory=set)
     head: _Held | None = None
     """The held run that they must not delay."""
@@ -472,7 +472,7 @@ class RunGate:
                 held.spare_tokens,
             ],
             "refused": None
-            if refused.at[1] != self.residents.changes
+            if refused.at is None or refused.at[1] != self.residents.changes
             else [
                 refused.at[0],
                 refused.head is not None,

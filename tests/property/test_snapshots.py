@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from random_events import RandomEvents, outcome
 
@@ -38,6 +38,7 @@ def plain(dispatcher, now_s):
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
 @given(st.integers(0, 2**32), st.integers(0, 80))
+@example(12, 53)  # before any run was refused
 def test_a_restored_dispatcher_answers_like_its_original(name, options, seed, before):
     source = RandomEvents(random.Random(seed))
     original = made(name, options)

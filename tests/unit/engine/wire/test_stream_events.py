@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairserve.engine.wire import stream_events
@@ -123,6 +123,7 @@ def dumped(text, count, style, field):
     st.sampled_from(["content", "reasoning"]),
     st.booleans(),
 )
+@example([("0", 999_999_996), ("0", 0)], "orjson", "content", True)
 def test_an_event_of_a_known_form_is_read_as_any_other(contents, style, field, counted):
     """The first event teaches the form; every later one is equal to what parsing gives."""
     events = StreamEvents(AnswerShape("/v1/chat/completions", 1))
