@@ -106,7 +106,7 @@ async def until_ready(server: uvicorn.Server, platform: Platform) -> None:
 
 def watch(platform: Platform) -> list[tuple[int, int, int]]:
     """Return for each started call its predicted and reported cached tokens, and prompt tokens."""
-    dispatcher, seen = platform.control._dispatcher, []
+    dispatcher, seen = platform.control.cell.dispatcher, []
     handle = dispatcher.handle
 
     def watching(event, now_s):

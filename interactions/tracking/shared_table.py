@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fairserve.interactions.tracking.shares import Owner, Shares
@@ -114,3 +114,32 @@ class SharedTable(Generic[K, V]):
         """Yield owner, key, expiry and value; putting them in this order restores the table."""
         for key, (until_s, owner, value, _) in self._entries.items():
             yield owner, key, until_s, value
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self, plain: Callable[[K, V], Any]) -> list[list[Any]]:
+        """Return the table as plain JSON values, with what ``plain`` makes of each key and value."""
+        places = {key: (place, size) for place, (key, _, size) in enumerate(self._shares.items())}
+        return [
+            [
+                list(owner),
+                None if math.isinf(until_s) else until_s,
+                rank,
+                *places[key],
+                plain(key, value),
+            ]
+            for key, (until_s, owner, value, rank) in self._entries.items()
+        ]
+
+    def restore(self, state: Sequence[Sequence[Any]], made: Callable[[Any], tuple[K, V]]) -> None:
+        """Replace the entries by those of an earlier snapshot; ``made`` is the inverse of ``plain``."""
+        self._entries.clear()
+        self._shares = Shares(2)
+        entered = []
+        for owner, until_s, rank, place, size, plain in state:
+            key, value = made(plain)
+            entry = _Entry(math.inf if until_s is None else until_s, tuple(owner), value, rank)
+            self._entries[key] = entry
+            entered.append((place, entry.owner, key, rank, size))
+        for _, owner, key, rank, size in sorted(entered, key=lambda each: each[0]):
+            self._shares.enter(owner, key, rank, size)

@@ -19,7 +19,7 @@ the cost of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from fairserve.interactions.lazy_heap import LazyHeap
@@ -151,6 +151,11 @@ class Shares(Generic[K]):
     def __len__(self) -> int:
         """Return the number of entries."""
         return len(self._entries)
+
+    def items(self) -> Iterator[tuple[K, int | None, int]]:
+        """Yield key, rank and size of the entries in order; entering them so restores the table."""
+        for key, (_, rank, size) in self._entries.items():
+            yield key, rank, size
 
     def enter(self, owner: Owner, key: K, rank: int | None = 0, size: int = 1) -> None:
         """Add an entry as its user's newest; without a rank it is fixed."""

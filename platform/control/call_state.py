@@ -5,9 +5,8 @@ Monotonic times measure durations, wall times date the record; the two are never
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
@@ -17,11 +16,7 @@ from fairserve.platform.control.messages import (
     CallRecord,
     CallSource,
     Client,
-    Grant,
-    OnCancel,
-    RejectCall,
 )
-from fairserve.platform.control.record import plain_of
 from fairserve.scheduling.dispatch.admission import BILLED
 from fairserve.scheduling.events import CallOutcome, Refuse
 from fairserve.scheduling.fairness.cost import Linear
@@ -42,9 +37,6 @@ class CallState:
     fingerprint: str
     submitted_s: float
     accepted_at: float
-    on_cancel: OnCancel
-    turn: asyncio.Future[Grant | RejectCall]
-    """Resolved by the next grant; a new one each time the call is requeued."""
     worker_id: str | None = None
     queue_s: float | None = None
     started: bool = False
@@ -68,6 +60,7 @@ class CallState:
     source: CallSource = NO_SOURCE
     traceparent: str = ""
     """W3C trace context of its span; empty: it is not traced."""
+    """Set by the listener that traces calls; control does not read it."""
     owner: Client = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,55 +86,59 @@ class CallState:
         """True if its end is charged."""
         return not (self.superseded and self.unused)
 
-    def record(
+    def row(
         self,
         outcome: CallOutcome,
         *,
         now_s: float,
         ended_at: float,
-        ttft_s: float | None = None,
         error: str = "",
         charged: bool = True,
-    ) -> CallRecord:
-        """Return the ledger row of its end, from the usage so far."""
-        usage = self.usage
+    ) -> dict[str, Any]:
+        """Return the fields of its :class:`CallRecord`, if it ends now with the usage so far."""
+        call, usage = self.call, self.usage
         spent = usage.prompt_tokens + usage.output_tokens
-        return CallRecord(
-            call_id=self.record_id,
-            tenant=self.call.tenant,
-            app=self.call.app,
-            user=self.call.user,
-            model=self.call.model,
-            interaction_id=client_run_id(self.call.app, self.call.interaction_id),
-            stage=self.call.stage,
-            agent=self.call.agent,
-            outcome=outcome,
-            accepted_at=self.accepted_at,
-            ended_at=ended_at,
+        return {
+            "call_id": self.record_id,
+            "tenant": call.tenant,
+            "app": call.app,
+            "user": call.user,
+            "model": call.model,
+            "interaction_id": client_run_id(call.app, call.interaction_id),
+            "stage": call.stage,
+            "agent": call.agent,
+            "outcome": outcome,
+            "accepted_at": self.accepted_at,
+            "ended_at": ended_at,
             **_usage_fields(usage),
-            expected_output_tokens=self.call.expected_output_tokens or None,
-            queue_delay_s=self.queue_s,
-            ttft_s=ttft_s,
-            duration_s=now_s - self.submitted_s,
-            worker=self.worker_id,
-            name=client_call_id(self.call.interaction_id, self.call.call_id),
-            parents=tuple(
-                client_call_id(self.call.interaction_id, parent)
-                for parent in self.call.parents or ()
+            "expected_output_tokens": call.expected_output_tokens or None,
+            "queue_delay_s": self.queue_s,
+            "ttft_s": self.ttft_s,
+            "duration_s": now_s - self.submitted_s,
+            "worker": self.worker_id,
+            "name": client_call_id(call.interaction_id, call.call_id),
+            "parents": tuple(
+                client_call_id(call.interaction_id, parent) for parent in call.parents or ()
             ),
-            served_model=self.call.pool,
-            wasted=outcome != "completed" and spent > 0,
-            estimated=self.estimated,
-            charged=charged,
-            cost=self.price.cost(usage) if charged and outcome in BILLED else 0,
-            price_id=self.price.price_id,
-            error=error[:MAX_ERROR_CHARS],
-        )
+            "served_model": call.pool,
+            "wasted": outcome != "completed" and spent > 0,
+            "estimated": self.estimated,
+            "charged": charged,
+            "cost": self.price.cost(usage) if charged and outcome in BILLED else 0,
+            "price_id": self.price.price_id,
+            "error": error[:MAX_ERROR_CHARS],
+        }
+
+    def record(
+        self, outcome: CallOutcome, *, now_s: float, ended_at: float, error: str = ""
+    ) -> CallRecord:
+        """Return its ledger row, if it ends now with the usage so far."""
+        return CallRecord(**self.row(outcome, now_s=now_s, ended_at=ended_at, error=error))
 
     def accepted_data(self) -> dict[str, Any]:
         """Return the data of the ``accepted`` entry in the journal."""
-        record = self.record("failed", now_s=self.submitted_s, ended_at=self.accepted_at)
-        return {**plain_of(record), "duration_s": None}
+        row = self.row("failed", now_s=self.submitted_s, ended_at=self.accepted_at)
+        return {**row, "duration_s": None}
 
     def progress_data(self, usage: TokenUsage) -> dict[str, Any]:
         """Return the data of the ``progress`` entry in the journal: the changed fields of the row.
@@ -154,6 +151,38 @@ class CallState:
             "worker": self.worker_id,
             "queue_delay_s": self.queue_s,
         }
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain JSON values, without the call and what follows from it."""
+        plain = {name: getattr(self, name) for name in _STATE}
+        return {
+            **plain,
+            "call_id": self.call.call_id,
+            "usage": list(self.usage),
+            "price": list(astuple(self.price)),
+            "source": [self.source.endpoint, self.source.traceparent],
+        }
+
+    @classmethod
+    def restored(cls, plain: Mapping[str, Any], call: Call, block_keys: Sequence[int]) -> CallState:
+        """Return the state of an earlier snapshot; ``call`` is the dispatcher's."""
+        return cls(
+            **{name: plain[name] for name in _STATE},
+            call=call,
+            usage=TokenUsage(*plain["usage"]),
+            price=TokenPrice(*plain["price"]),
+            source=CallSource(*plain["source"]),
+            block_keys=block_keys,
+        )
+
+
+_STATE = tuple(
+    each.name
+    for each in fields(CallState)
+    if each.init and each.name not in ("call", "usage", "price", "source", "block_keys")
+)
 
 
 def rejection_fields(rejection: Refuse) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 
 class QueueWaits:
@@ -15,7 +15,7 @@ class QueueWaits:
         self._max_wait_s = max_wait_s
         self._ends: list[tuple[float, int, str]] = []
         """Heap of time-outs. Entries of calls that were granted are dropped when they are due."""
-        self._numbers = itertools.count()
+        self._begun = 0
         self._waiting: dict[str, int] = {}
         """Number of the current wait of each call."""
 
@@ -25,9 +25,9 @@ class QueueWaits:
 
     def begin(self, call_id: str, now_s: float) -> None:
         """Start the wait of a call, for the first time or after it was requeued."""
-        number = next(self._numbers)
-        self._waiting[call_id] = number
-        heapq.heappush(self._ends, (now_s + self._max_wait_s, number, call_id))
+        self._begun += 1
+        self._waiting[call_id] = self._begun
+        heapq.heappush(self._ends, (now_s + self._max_wait_s, self._begun, call_id))
 
     def end(self, call_id: str) -> None:
         """End the wait of a call; unknown ids are ignored."""
@@ -39,6 +39,19 @@ class QueueWaits:
             _, number, call_id = heapq.heappop(self._ends)
             if self._waiting.get(call_id) == number:
                 yield call_id
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain JSON values."""
+        return {
+            "begun": self._begun,
+            "ends": [list(each) for each in self._ends],
+            "waiting": dict(self._waiting),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._begun, self._waiting = state["begun"], dict(state["waiting"])
+        self._ends = [(end_s, number, call_id) for end_s, number, call_id in state["ends"]]
 
 
 class Leases:
@@ -68,3 +81,11 @@ class Leases:
             if now_s - seen_s < self.lease_s:
                 return
             yield call_id
+
+    def snapshot(self) -> list[list[Any]]:
+        """Return the state as plain JSON values."""
+        return [list(each) for each in self._seen.items()]
+
+    def restore(self, state: Sequence[Sequence[Any]]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._seen = OrderedDict((call_id, seen_s) for call_id, seen_s in state)

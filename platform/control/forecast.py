@@ -12,7 +12,9 @@ Weakness: a client that completes long prompts with short answers is charged les
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath
 from fairserve.interactions.tracking.shared_table import SharedTable
@@ -76,3 +78,17 @@ class OutputForecast:
             return min(call.expected_output_tokens, most)
         output = round(call.samples * speed.tokens_per_s * max(0.0, running_s))
         return min(max(call.samples, output), most)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain JSON values."""
+        return {
+            "all": {pool: list(astuple(speed)) for pool, speed in self._all.items()},
+            "own": self._own.snapshot(lambda key, speed: [key[0], list(key[1]), *astuple(speed)]),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._all = {pool: _Speed(*plain) for pool, plain in state["all"].items()}
+        self._own.restore(
+            state["own"], lambda plain: ((plain[0], tuple(plain[1])), _Speed(*plain[2:]))
+        )

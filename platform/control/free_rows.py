@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
+from hashlib import blake2b
+from typing import Any
 
 from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
-from fairserve.platform.db.base import new_id
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ MAX_TENANTS = 10_000
 """Buckets that are kept: those of the tenants that made such a row last."""
 MAX_SHARED = 100_000
 """Shared rows that can grow at a time, over all tenants."""
+_Key = tuple[Any, ...]
+"""What the calls or runs of a shared row have in common."""
 QUARTER_S = 900
 """Seconds of which reports have sums."""
 
@@ -59,9 +62,13 @@ class _Shared:
 class FreeRows:
     """The buckets and shared rows of all tenants. Times are monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
+        """``seed`` distinguishes the ids of shared rows from those of other servers and starts."""
+        self._seed = seed
+        self._made = 0
+        """Number of shared rows that were begun."""
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
-        self._shared: SharedTable[Hashable, _Shared] = SharedTable(MAX_SHARED)
+        self._shared: SharedTable[_Key, _Shared] = SharedTable(MAX_SHARED)
 
     def take(self, tenant: str, now_s: float) -> bool:
         """Take a row from the tenant's bucket; return false if it is empty."""
@@ -143,11 +150,31 @@ class FreeRows:
             shared_by=shared.sharing,
         )
 
-    def _row(self, tenant: str, key: Hashable, now_s: float) -> _Shared:
+    def _row(self, tenant: str, key: _Key, now_s: float) -> _Shared:
         shared = self._shared.get(key, now_s)
         if shared is None:
-            shared = _Shared(new_id("shared"))
+            self._made += 1
+            name = f"{self._seed}/{now_s!r}/{self._made}".encode()
+            shared = _Shared(f"shared_{blake2b(name, digest_size=16).hexdigest()}")
             self._shared.expire(now_s)
             self._shared.put((tenant,), key, shared, now_s + 2.0 * QUARTER_S)
         shared.sharing += 1
         return shared
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain JSON values."""
+        return {
+            "made": self._made,
+            "buckets": [[tenant, *astuple(each)] for tenant, each in self._buckets.items()],
+            "shared": self._shared.snapshot(lambda key, row: [list(key), *astuple(row)]),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._made = state["made"]
+        self._buckets = OrderedDict(
+            (tenant, _Bucket(*plain)) for tenant, *plain in state["buckets"]
+        )
+        self._shared.restore(state["shared"], lambda plain: (tuple(plain[0]), _Shared(*plain[1:])))

@@ -5,27 +5,23 @@ The tables are changed together, so that a call is in all of them or in none.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.deadlines import Leases, QueueWaits
-from fairserve.platform.control.port import CallListener
+from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 
 
 class LiveCalls:
     """Calls by id; each either waits for a grant or has one. O(log waiting) per step of a call."""
 
-    def __init__(
-        self, max_queue_wait_s: float, lease_s: float, listeners: Sequence[CallListener]
-    ) -> None:
-        self._listeners = listeners
+    def __init__(self, max_queue_wait_s: float, lease_s: float) -> None:
         self._calls: dict[str, CallState] = {}
         self._waits = QueueWaits(max_queue_wait_s)
         self._leases = Leases(lease_s)
         self._decoded: dict[str, int] = {}
-        self._none = asyncio.Event()
-        self._none.set()
+        """Total output tokens, by id, of the calls that made progress since the last report."""
 
     def __len__(self) -> int:
         """Number of calls, waiting and granted."""
@@ -45,10 +41,6 @@ class LiveCalls:
         """Number of running calls."""
         return len(self._leases)
 
-    async def none_left(self) -> None:
-        """Wait until there is no call."""
-        await self._none.wait()
-
     def get(self, call_id: str) -> CallState | None:
         """Return a queued or running call."""
         return self._calls.get(call_id)
@@ -63,10 +55,7 @@ class LiveCalls:
     def accept(self, live: CallState, now_s: float) -> None:
         """Add a call, which waits for a grant."""
         self._calls[live.call.call_id] = live
-        self._none.clear()
         self._wait(live, now_s)
-        for listener in self._listeners:
-            listener.call_accepted(live, now_s)
 
     def grant(self, call_id: str, worker_id: str, now_s: float) -> CallState:
         """End the wait of a call and start its lease."""
@@ -76,15 +65,11 @@ class LiveCalls:
         live.journaled_s = now_s
         self._waits.end(call_id)
         self._leases.renew(call_id, now_s)
-        for listener in self._listeners:
-            listener.call_granted(live)
         return live
 
     def renew(self, live: CallState, now_s: float) -> None:
-        """Renew the lease of a call after its usage was updated."""
+        """Renew the lease of a call."""
         self._leases.renew(live.call.call_id, now_s)
-        for listener in self._listeners:
-            listener.call_progressed(live, now_s)
 
     def wait_again(self, live: CallState, now_s: float) -> None:
         """Requeue a call whose worker failed: its grant ends, and it waits for another."""
@@ -93,10 +78,7 @@ class LiveCalls:
         self._decoded.pop(call_id, None)
         live.worker_id = None
         live.started = False
-        live.turn = asyncio.get_running_loop().create_future()
         self._wait(live, now_s)
-        for listener in self._listeners:
-            listener.call_requeued(live)
 
     def _wait(self, live: CallState, now_s: float) -> None:
         if not live.call.background:
@@ -109,16 +91,17 @@ class LiveCalls:
         self._waits.end(call_id)
         self._leases.end(call_id)
         self._decoded.pop(call_id, None)
-        if not self._calls:
-            self._none.set()
 
     # --- reports and time-outs --------------------------------------------------------------------
 
-    def decoded(self, call_id: str, tokens: int) -> bool:
-        """Add a call's total output tokens to the next report; return true for its first entry."""
-        first = not self._decoded
+    @property
+    def has_decoded(self) -> bool:
+        """True if calls made progress since the last report."""
+        return bool(self._decoded)
+
+    def decoded(self, call_id: str, tokens: int) -> None:
+        """Add a call's total output tokens to the next report."""
         self._decoded[call_id] = tokens
-        return first
 
     def take_decoded(self) -> tuple[tuple[str, int], ...]:
         """Return the report, total output tokens by call id, and start a new one."""
@@ -133,3 +116,25 @@ class LiveCalls:
     def lease_expired(self, now_s: float) -> Iterator[CallState]:
         """Yield the calls whose lease expired; the caller ends each before it requests the next."""
         return (self._calls[call_id] for call_id in self._leases.over(now_s))
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain JSON values."""
+        return {
+            "calls": [live.snapshot() for live in self],
+            "waits": self._waits.snapshot(),
+            "leases": self._leases.snapshot(),
+            "decoded": [list(each) for each in self._decoded.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any], dispatcher: Dispatcher) -> None:
+        """Replace the state by an earlier snapshot; ``dispatcher`` has the same calls."""
+        calls = [(dispatcher.call(plain["call_id"]), plain) for plain in state["calls"]]
+        self._calls = {
+            call.call_id: CallState.restored(plain, call, dispatcher.block_keys(call))
+            for call, plain in calls
+        }
+        self._waits.restore(state["waits"])
+        self._leases.restore(state["leases"])
+        self._decoded = dict(state["decoded"])

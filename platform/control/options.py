@@ -1,11 +1,37 @@
-"""Options of control, derived from the settings."""
+"""Options of control: the bounds of its queue, and how quotas reject calls."""
 
 from __future__ import annotations
 
-from fairserve.platform.control.lifecycle import ControlOptions
+from dataclasses import dataclass, field
+
 from fairserve.platform.control.settings import ControlSettings
 from fairserve.platform.tenancy.settings import TenancySettings
 from fairserve.scheduling.dispatch.admission import AdmissionOptions
+from fairserve.scheduling.dispatch.queue_places import QueueBounds
+
+
+@dataclass(frozen=True, slots=True)
+class ControlOptions:
+    """Bounds of control; see the settings of the same names."""
+
+    max_queue_wait_s: float = 360.0
+    max_queued_calls: int = 10_000
+    """Queued calls of each model."""
+    tenant_share: float = 1 / 4
+    """Largest share of one tenant in the queued calls of a model, and in the live interactions."""
+    user_share: float = 1 / 16
+    """The same for one user."""
+    lease_s: float = 60.0
+    infer_parents: bool = True
+    reopen_grace_s: float = 600.0
+    admission: AdmissionOptions = field(default_factory=AdmissionOptions)
+
+    @property
+    def queue_bounds(self) -> QueueBounds:
+        """Bounds on the queued calls of a model."""
+        calls = self.max_queued_calls
+        of_tenant, of_user = (int(calls * each) for each in (self.tenant_share, self.user_share))
+        return QueueBounds(calls, max(1, of_tenant), max(1, of_user))
 
 
 def control_options(settings: ControlSettings, tenancy: TenancySettings) -> ControlOptions:

@@ -11,8 +11,13 @@ not charged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from fairserve.interactions.tracking.shared_table import SharedTable
-from fairserve.platform.control.messages import CallRecord
+
+Fields = dict[str, Any]
+"""Fields of a :class:`~fairserve.platform.control.messages.CallRecord`."""
 
 MAX_ATTEMPTS = 10_000
 RETENTION_S = 600.0
@@ -22,18 +27,30 @@ class RecentAttempts:
     """Ended first attempts that no worker began, by fingerprint. Operations are O(log tenants)."""
 
     def __init__(self, max_attempts: int = MAX_ATTEMPTS, retention_s: float = RETENTION_S) -> None:
-        self._attempts: SharedTable[str, CallRecord] = SharedTable(max_attempts)
+        self._attempts: SharedTable[str, Fields] = SharedTable(max_attempts)
         self._retention_s = retention_s
 
-    def remember(self, fingerprint: str, record: CallRecord, now_s: float) -> None:
-        """Add a call that ended before a worker began it; it replaces an equal earlier one."""
+    def remember(self, fingerprint: str, row: Fields, now_s: float) -> None:
+        """Add the row of a call that ended before a worker began it; an equal earlier one goes."""
         if fingerprint:
             self._attempts.expire(now_s)
             until_s = now_s + self._retention_s
-            self._attempts.put((record.tenant,), fingerprint, record, until_s)
+            self._attempts.put((row["tenant"],), fingerprint, row, until_s)
 
-    def take(self, fingerprint: str, now_s: float) -> CallRecord | None:
-        """Remove and return the attempt that is repeated now."""
+    def take(self, fingerprint: str, now_s: float) -> Fields | None:
+        """Remove and return the row of the attempt that is repeated now."""
         found = self._attempts.get(fingerprint, now_s)
         self._attempts.pop(fingerprint)
         return found
+
+    def snapshot(self) -> list[list[Any]]:
+        """Return the state as plain JSON values."""
+        return self._attempts.snapshot(lambda fingerprint, row: [fingerprint, row])
+
+    def restore(self, state: Sequence[Sequence[Any]]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._attempts.restore(state, lambda plain: (plain[0], _row(plain[1])))
+
+
+def _row(plain: Fields) -> Fields:
+    return {**plain, "parents": tuple(plain["parents"])}

@@ -8,16 +8,16 @@ closed it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass
 from itertools import islice
+from typing import Any
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.identity import client_call_id, client_run_id
 from fairserve.interactions.tracking.run import RestoredRun, Run, RunState
 from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, RunView
-from fairserve.platform.control.port import CallListener
 from fairserve.scheduling.events import InteractionEnded
 
 MAX_ENDED = 10_000
@@ -41,9 +41,9 @@ class _Run:
 class LiveRuns:
     """Runs by core id, and by owner in the order of their opening. All but :meth:`latest` is O(1)."""
 
-    def __init__(self, listeners: Sequence[CallListener] = ()) -> None:
-        """``listeners`` are notified of runs that begin and end."""
-        self._listeners = listeners
+    def __init__(self, on_begin: Callable[[str], None] = lambda tenant: None) -> None:
+        """``on_begin`` is called with the tenant of each run that begins."""
+        self._on_begin = on_begin
         self._runs: dict[str, _Run] = {}
         self._of_tenant: dict[str, dict[str, _Run]] = {}
         self._of_app: dict[str, dict[str, _Run]] = {}
@@ -157,8 +157,6 @@ class LiveRuns:
             waste_cause=event.cause,
         )
         self._ended.put((view.tenant,), run_id, view)
-        for listener in self._listeners:
-            listener.run_ended(event)
         return InteractionRecord(
             interaction_id=client_run_id(view.app, run_id),
             tenant=view.tenant,
@@ -203,11 +201,13 @@ class LiveRuns:
         return list(islice(found, limit))
 
     def _begun(self, run_id: str, run: _Run) -> None:
+        self._add(run_id, run)
+        self._on_begin(run.tenant)
+
+    def _add(self, run_id: str, run: _Run) -> None:
         self._runs[run_id] = run
         self._of_tenant.setdefault(run.tenant, {})[run_id] = run
         self._of_app.setdefault(run.app, {})[run_id] = run
-        for listener in self._listeners:
-            listener.run_opened(run.tenant)
 
     def _pop(self, run_id: str) -> _Run | None:
         run = self._runs.pop(run_id, None)
@@ -218,6 +218,24 @@ class LiveRuns:
                 if not runs:
                     del owners[owner]
         return run
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain JSON values."""
+        return {
+            "live": [[run_id, *astuple(run)] for run_id, run in self._runs.items()],
+            "ended": self._ended.snapshot(lambda run_id, view: astuple(view)),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._runs, self._of_tenant, self._of_app = {}, {}, {}
+        for run_id, *plain in state["live"]:
+            run = _Run(*plain)
+            run.saved = None if run.saved is None else (run.saved[0], run.saved[1])
+            self._add(run_id, run)
+        self._ended.restore(state["ended"], lambda plain: (plain[0], RunView(*plain)))
 
 
 def _view(run_id: str, run: _Run) -> RunView:

@@ -1,8 +1,9 @@
-"""Control as a task of this process: the dispatcher, driven by messages, time and the journal.
+"""Control as a task of this process: a shell around the cell.
 
-One event loop owns it; other threads pass their events and changes to that loop. ``lifecycle`` handles
-the calls; this module handles the ticks of the clock, events that belong to no call (workers, settings,
-the system itself), the runs, and the views.
+The cell (:mod:`fairserve.platform.control.cell`) decides. The shell gives it events and the time, and
+executes its outputs: it writes rows to the journal, resolves the futures of the clients that wait,
+stops calls, and notifies listeners and the followers of runs. One event loop owns both; other threads
+pass their events to that loop. A call is in the journal and on disk before its grant is returned.
 
 Weakness: the state lives in this process; after a crash the open runs are restored from the ledger, and
 the counters of fairness start at zero.
@@ -14,21 +15,42 @@ import asyncio
 import concurrent.futures
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
 from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.run import RestoredRun
-from fairserve.interactions.tracking.tracker import TrackerLimits
 from fairserve.platform.base.clock import utc_s
+from fairserve.platform.base.errors import FairServeError, UnavailableError
+from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
 from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.cell import Cell
+from fairserve.platform.control.cell_events import (
+    Answer,
+    CallChange,
+    CellEvent,
+    ClockSet,
+    DecodedTokensDue,
+    Draining,
+    NotStored,
+    Output,
+    PricesChanged,
+    Row,
+    RunBegan,
+    RunOver,
+    RunRestored,
+    StopCall,
+    SystemChanged,
+)
 from fairserve.platform.control.client_state import client_levels, client_state
 from fairserve.platform.control.entitlement import entitlements
-from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.control.lifecycle import CallLifecycle, ControlOptions
+from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
 from fairserve.platform.control.messages import (
+    CallEvent,
     CallView,
     Cancel,
     Client,
@@ -43,30 +65,53 @@ from fairserve.platform.control.messages import (
     Progress,
     RejectCall,
     Release,
+    RunEnded,
+    RunEvent,
     RunView,
+    ServerStopping,
     Submit,
     WorkerView,
 )
+from fairserve.platform.control.options import ControlOptions
 from fairserve.platform.control.port import CallListener
-from fairserve.platform.control.runs import LiveRuns
-from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import LimitsInUse
-from fairserve.scheduling.dispatch.dispatcher import Dispatcher
-from fairserve.scheduling.dispatch.switch import switch_system
-from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-BLOCK_TOKENS = 16
-"""Block size of the prefixes that the router distinguishes, in tokens."""
 VIEWED_AT_ONCE = 200
 """Live calls of a run that are read in one turn of the event loop: about 3 ms."""
 TICK_S = 0.25
+COLLECT_S = 0.02
+"""Longest time for which decoded tokens are collected for one event."""
+CLOCK_STEP_S = 0.001
+"""Difference between UTC and the cell's time from which the cell gets a new offset."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """The client of a call, from its submission to its end."""
+
+    on_cancel: OnCancel
+    turn: asyncio.Future[Grant | RejectCall]
+    """Resolved by the next answer; a new one each time the call is requeued."""
+    sequence: int | None = None
+    """Number of the call's ``accepted`` entry in the journal."""
+    traceparent: str = ""
+
+    def answer(self, answer: Grant | RejectCall | FairServeError) -> None:
+        if self.turn.done():
+            return
+        if isinstance(answer, FairServeError):
+            self.turn.set_exception(answer)
+        elif self.traceparent and isinstance(answer, Grant):
+            self.turn.set_result(replace(answer, traceparent=self.traceparent))
+        else:
+            self.turn.set_result(answer)
 
 
 class ControlService:
@@ -87,40 +132,27 @@ class ControlService:
         wall: Callable[[], float] = utc_s,
     ) -> None:
         """``require_lease`` raises UnavailableError while another server may hold the database."""
-        self._base = system
-        self._parameters = dict(parameters or {})
-        self._seed = seed
-        self._dispatcher = Dispatcher(
-            system.with_options(self._parameters),
-            seed=seed,
-            block_tokens=BLOCK_TOKENS,
-            infer_parents=options.infer_parents,
-            reopen_grace_s=options.reopen_grace_s,
-            admission=options.admission,
-            tracker_limits=TrackerLimits(
-                tenant_share=options.tenant_share, user_share=options.user_share
-            ),
-            queue_bounds=options.queue_bounds,
-        )
+        self.cell = Cell(system, options, seed=seed, parameters=parameters, prices=prices)
+        """Read-only outside of this class."""
         self._journal = journal
+        self._require_lease = require_lease
         self._clock = clock
         self._wall = wall
         self._listeners: list[CallListener] = []
-        self._runs = LiveRuns(self._listeners)
-        self._lifecycle = CallLifecycle(
-            self._dispatcher,
-            journal,
-            options,
-            self._runs,
-            self._listeners,
-            prices=PriceBook() if prices is None else prices,
-            require_lease=require_lease,
-            clock=clock,
-            wall=wall,
-        )
+        self._followers: Subscribers[str, RunEvent] = Subscribers()
+        """Followers of runs by the run's core id."""
+        self._waiters: dict[str, _Waiter] = {}
+        """Clients of the live calls by record id."""
+        self._outputs: deque[Output] = deque()
+        """Outputs that are not executed yet."""
+        self._executing = False
+        self._collecting: asyncio.TimerHandle | None = None
+        self._no_calls = asyncio.Event()
+        """Set while control drains and no call is left."""
         self.openings = BudgetOpenings(spent, self.post)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: asyncio.Task[None] | None = None
+        self._set_clock()
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -131,7 +163,15 @@ class ControlService:
 
     async def drain(self, timeout_s: float) -> None:
         """Reject new calls, wait for the others, then end the remaining ones as failed."""
-        await self._lifecycle.drain(timeout_s)
+        self._apply(Draining())
+        self._check_empty()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._no_calls.wait()
+        except TimeoutError:
+            logger.warning("%d calls did not end in time", len(self.cell.calls))
+        self._apply(Draining(ends=True))
+        self._followers.publish_all(ServerStopping())
 
     async def close(self) -> None:
         """Stop the ticks."""
@@ -149,9 +189,113 @@ class ControlService:
 
     def tick(self) -> None:
         """Expire waits and leases, then pass the time to the dispatcher."""
+        self._set_clock()
+        self._apply(ev.Tick())
+
+    def _set_clock(self) -> None:
+        """Update the cell's offset to UTC, if the clock was set or has drifted."""
         now_s = self._clock()
-        self._lifecycle.end_overdue(now_s)
-        self._lifecycle.apply(self._dispatcher.handle(ev.Tick(), now_s))
+        now_at = self._wall()
+        if abs(now_at - self.cell.utc_s(now_s)) >= CLOCK_STEP_S:
+            self._apply(ClockSet(now_at - now_s))
+
+    # --- events and outputs -----------------------------------------------------------------------
+
+    def _apply(self, event: CellEvent) -> None:
+        """Pass an event to the cell and execute the outputs; raise the error of an invalid event."""
+        try:
+            self.cell.apply(event, self._clock())
+        finally:
+            self._outputs += self.cell.outputs
+            if not self._executing:
+                self._execute()
+
+    def _execute(self) -> None:
+        """Execute the outputs in their order. A client that is stopped may cause further ones."""
+        self._executing = True
+        try:
+            while self._outputs:
+                output = self._outputs.popleft()
+                match output:
+                    case CallChange():
+                        self._changed(output)
+                    case Row():
+                        self._write(output)
+                    case Answer():
+                        self._waiters[output.record_id].answer(output.answer)
+                    case StopCall():
+                        self._waiters[output.record_id].on_cancel(output.message)
+                    case RunBegan():
+                        for listener in self._listeners:
+                            listener.run_opened(output.tenant)
+                    case RunOver():
+                        for listener in self._listeners:
+                            listener.run_ended(output.end)
+                        self._followers.publish(output.end.interaction_id, RunEnded())
+        finally:
+            self._executing = False
+
+    def _write(self, row: Row) -> None:
+        sequence = self._journal.append(*row)
+        if row.kind == "accepted":
+            self._waiters[row.key].sequence = sequence
+
+    def _changed(self, change: CallChange) -> None:
+        """Notify the listeners, and the followers of the run, of a step of a call."""
+        live, now_s = change.call, self._clock()
+        match change.step:
+            case "accepted":
+                for listener in self._listeners:
+                    listener.call_accepted(live, now_s)
+                self._waiters[live.record_id].traceparent = live.traceparent
+                self._publish(live, "queued", "")
+            case "granted":
+                for listener in self._listeners:
+                    listener.call_granted(live)
+                self._publish(live, "running", "")
+            case "requeued":
+                for listener in self._listeners:
+                    listener.call_requeued(live)
+                self._publish(live, "queued", "")
+            case "started":
+                for listener in self._listeners:
+                    listener.call_started(live, now_s)
+            case "progressed":
+                for listener in self._listeners:
+                    listener.call_progressed(live, now_s)
+            case "rejected":
+                for listener in self._listeners:
+                    listener.call_rejected(live, change.reason, now_s)
+                self._left(live)
+            case "dropped":
+                for listener in self._listeners:
+                    listener.call_dropped(live)
+                self._publish(live, change.outcome, change.reason)
+                self._left(live)
+            case "ended":
+                for listener in self._listeners:
+                    listener.call_ended(live, change.outcome, now_s)
+                self._publish(live, change.outcome, change.reason)
+                self._left(live)
+
+    def _left(self, live: CallState) -> None:
+        """Forget the client of a call that has ended or was rejected."""
+        self._waiters.pop(live.record_id, None)
+        self._check_empty()
+
+    def _check_empty(self) -> None:
+        if self.cell.draining and not len(self.cell.calls):
+            self._no_calls.set()
+
+    def _publish(self, live: CallState, state: str, error: str) -> None:
+        """Publish the state of a call to the followers of its run."""
+        run_id = live.call.interaction_id
+        if run_id not in self._followers:
+            return
+        record = live.record("completed", now_s=self._clock(), ended_at=self._wall(), error=error)
+        if state == "queued":  # the same event may have granted it
+            record = replace(record, worker=None, queue_delay_s=None)
+        self._followers.publish(run_id, CallEvent(state, record))
 
     # --- events that belong to no call ------------------------------------------------------------
 
@@ -159,14 +303,20 @@ class ControlService:
         """Pass an event to the dispatcher, from any thread. Errors are logged."""
         assert self._loop is not None, "control has not started"
         if self._on_loop():
-            self._lifecycle.take(event)
+            self._take(event)
         else:
-            self._loop.call_soon_threadsafe(self._lifecycle.take, event)
+            self._loop.call_soon_threadsafe(self._take, event)
+
+    def _take(self, event: CellEvent) -> None:
+        try:
+            self._apply(event)
+        except (KeyError, ValueError) as error:
+            logger.warning("%s was not applied: %s", type(event).__name__, error)
 
     def use_prices(self, prices: PriceBook) -> None:
         """Price the calls that are submitted from now on; from any thread."""
         assert self._loop is not None, "control has not started"
-        self._loop.call_soon_threadsafe(self._lifecycle.use_prices, prices)
+        self._loop.call_soon_threadsafe(self._take, PricesChanged(prices))
 
     def contract_changed(self, event: ev.ContractChanged, *, reopened: bool) -> None:
         """Apply limits from now on, and read the spending of a reopened budget; not from the loop."""
@@ -175,7 +325,7 @@ class ControlService:
             self.openings.open([(event, taken_at)])
 
     def _take_at(self, event: ev.Event) -> float:
-        self._lifecycle.take(event)
+        self._take(event)
         return self._wall()
 
     def _on_loop_thread(self, act: Callable[[], R]) -> R:
@@ -205,42 +355,100 @@ class ControlService:
 
         Raises ValueError (or KeyError for a name) that states what is allowed, and changes nothing.
         """
-        assert self._loop is not None, "control has not started"
-        self._on_loop_thread(lambda: self._apply_throttling(system, parameters))
-
-    def _apply_throttling(self, system: str, parameters: Mapping[str, Any]) -> None:
-        base = SYSTEMS[system]
-        config = base.with_options(parameters)
-        calls = [(live.call, live.worker_id, live.usage) for live in self._lifecycle.calls]
-        switch_system(self._dispatcher, config, calls, self._seed, self._clock())
-        self._base, self._parameters = base, dict(parameters)
-        self._lifecycle.apply(self._dispatcher.handle(ev.Tick(), self._clock()))
+        self._on_loop_thread(lambda: self._apply(SystemChanged(system, parameters)))
 
     # --- a call -----------------------------------------------------------------------------------
 
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RejectCall:
         """See the port."""
-        return await self._lifecycle.submit(message, on_cancel)
+        self._require_storage("call")
+        waiter = _Waiter(on_cancel, asyncio.get_running_loop().create_future())
+        self._waiters[message.record_id] = waiter
+        try:
+            self._apply(message)
+        finally:
+            if waiter.sequence is None:  # it was not accepted
+                self._waiters.pop(message.record_id, None)
+        if waiter.sequence is None:
+            return await waiter.turn
+        try:
+            await self._journal.durable(waiter.sequence)
+        except JournalUnavailableError as error:
+            self._apply(NotStored(message.call.call_id))
+            raise _not_journaled(error, "call") from error
+        except asyncio.CancelledError:
+            self._withdraw(message.record_id, message.call.call_id)
+            raise
+        return await self._turn(waiter, message.record_id, message.call.call_id)
+
+    async def _turn(self, waiter: _Waiter, record_id: str, call_id: str) -> Grant | RejectCall:
+        """Wait for the answer; the cancellation of the task withdraws the call."""
+        try:
+            return await waiter.turn
+        except asyncio.CancelledError:
+            self._withdraw(record_id, call_id)
+            raise
+
+    def _withdraw(self, record_id: str, call_id: str) -> None:
+        """End a call whose client disconnected, if it has not ended; its id may be another call's."""
+        if record_id in self._waiters:
+            self._apply(Cancel(call_id, "cancelled", "client disconnected"))
 
     def progress(self, message: Progress) -> bool:
         """See the port."""
-        return self._lifecycle.progress(message)
+        if self.cell.calls.running(message.call_id) is None:
+            return False
+        self._apply(message)
+        if self._collecting is None and self.cell.calls.has_decoded:
+            loop = asyncio.get_running_loop()
+            self._collecting = loop.call_later(COLLECT_S, self._pass_decoded)
+        return True
+
+    def _pass_decoded(self) -> None:
+        self._collecting = None
+        self._apply(DecodedTokensDue())
 
     def moved(self, call_id: str, worker_id: str) -> bool:
         """See the port."""
-        return self._lifecycle.moved(call_id, worker_id)
+        if self.cell.calls.running(call_id) is None:
+            return False
+        try:
+            self._apply(ev.CallMoved(call_id, worker_id))
+        except (KeyError, ValueError) as error:
+            logger.warning("a call was served by a worker that is not its own: %s", error)
+            return False
+        return True
 
     async def release(self, message: Release) -> Grant | None:
         """See the port."""
-        return await self._lifecycle.release(message)
+        live = self.cell.calls.running(message.call_id)
+        if live is None:
+            return None  # its lease had ended, or control had stopped it
+        if not message.retry_on_another_worker:
+            self._apply(message)
+            return None
+        waiter = self._waiters[live.record_id]
+        waiter.turn = asyncio.get_running_loop().create_future()
+        self._apply(message)
+        granted = await self._turn(waiter, live.record_id, message.call_id)
+        assert isinstance(granted, Grant), "a call that was admitted once is never rejected"
+        return granted
 
     def cancel(self, message: Cancel) -> None:
         """See the port."""
-        self._lifecycle.cancel(message)
+        self._apply(message)
 
     async def recorded(self) -> None:
         """See the port."""
         await self._journal.written()
+
+    def _require_storage(self, what: str) -> None:
+        """Raise UnavailableError if another server may hold the database, or the journal is full."""
+        self._require_lease()
+        try:
+            self._journal.check()
+        except JournalUnavailableError as error:
+            raise _not_journaled(error, what) from error
 
     # --- runs -------------------------------------------------------------------------------------
 
@@ -255,61 +463,50 @@ class ControlService:
         declared: bool = False,
     ) -> RunView:
         """See the port."""
-        self._lifecycle.require_storage("interaction")
-        event = ev.InteractionOpened(run_id, tenant, app, user, sink, declared)
-        self._handle_run(event, app)
-        view = self._runs.opened(run_id, tenant, app, user, self._wall())
-        self._lifecycle.save_run(run_id)
+        self._require_storage("interaction")
+        self._apply(ev.InteractionOpened(run_id, tenant, app, user, sink, declared))
+        view = self.cell.runs.view(run_id)
+        assert view is not None, "it was opened"
         await self._journal.written()
         return view
 
     async def restore_interaction(self, run: RestoredRun, opened_at: float) -> None:
         """See the port."""
-        app = run.owner[1]
-        with interaction_errors(None, app):
-            commands = self._dispatcher.handle(ev.InteractionRestored(run), self._clock())
-        self._runs.restored(run, opened_at, self._wall() - run.idle_age_s)
-        self._lifecycle.apply(commands)
+        self._apply(RunRestored(run, opened_at))
 
     async def close_interaction(self, run_id: str, *, cancel: bool, failed: bool = False) -> None:
         """See the port."""
-        event = ev.InteractionClosed(run_id, cancel=cancel, failed=failed)
-        self._handle_run(event, run_id.partition("/")[0])
-        self._lifecycle.save_run(run_id)
+        self._apply(ev.InteractionClosed(run_id, cancel=cancel, failed=failed))
         await self._journal.written()
-
-    def _handle_run(self, event: ev.Event, app: str) -> None:
-        with interaction_errors(None, app):
-            commands = self._dispatcher.handle(event, self._clock())
-        self._lifecycle.apply(commands)
 
     def run_of(self, owner: Client, clues: Sequence[Clue], answer: Sequence[int]) -> str | None:
         """See the port."""
-        run, _ = self._dispatcher.tracker.joinable(owner, clues, answer, self._clock())
+        tracker = self.cell.dispatcher.tracker
+        run, _ = tracker.joinable(owner, clues, answer, self._clock())
         return None if run is None else run.interaction_id
 
     def follow_run(self, run_id: str, on_event: OnRunEvent, sharer: str) -> Callable[[], None]:
         """See the port."""
-        return self._lifecycle.followers.subscribe(run_id, on_event, sharer)
+        return self._followers.subscribe(run_id, on_event, sharer)
 
     async def interaction(self, run_id: str) -> RunView | None:
         """See the port."""
-        return self._runs.view(run_id)
+        return self.cell.runs.view(run_id)
 
     async def runs(
         self, tenant: str | None, app: str | None, limit: int, *, user: str | None = None
     ) -> list[RunView]:
         """See the port."""
-        return self._runs.latest(limit, tenant=tenant, app=app, user=user)
+        return self.cell.runs.latest(limit, tenant=tenant, app=app, user=user)
 
     async def interaction_calls(self, run_id: str) -> list[CallView]:
         """See the port."""
-        run = self._dispatcher.tracker.get(run_id)
+        run = self.cell.dispatcher.tracker.get(run_id)
         views: list[CallView] = []
         for number, call_id in enumerate(() if run is None else tuple(run.live_calls)):
             if number % VIEWED_AT_ONCE == VIEWED_AT_ONCE - 1:
                 await asyncio.sleep(0)  # let other calls proceed
-            live = self._lifecycle.calls.get(call_id)
+            live = self.cell.calls.get(call_id)
             if live is not None:
                 views.append(self._call_view(live))
         return views
@@ -318,34 +515,34 @@ class ControlService:
         record = live.record("completed", now_s=self._clock(), ended_at=self._wall())
         if live.worker_id is not None:
             return CallView("running", record)
-        held = self._dispatcher.pool_of(live.call.pool).holds(live.call)
+        held = self.cell.dispatcher.pool_of(live.call.pool).holds(live.call)
         return CallView("held" if held else "queued", record)
 
     # --- views ------------------------------------------------------------------------------------
 
     def limits_in_use(self, tenant: str, app: str, user: str) -> LimitsInUse:
         """See the port."""
-        return self._dispatcher.limits_in_use((tenant, app, user), self._clock(), self._wall())
+        return self.cell.dispatcher.limits_in_use((tenant, app, user), self._clock(), self._wall())
 
     def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
         """See the port."""
-        return self._dispatcher.directory.model_allowed(tenant, app, user, model)
+        return self.cell.dispatcher.directory.model_allowed(tenant, app, user, model)
 
     def entitlements(self, clients: Collection[Client]) -> Entitlements:
         """See the port."""
-        return entitlements(self._dispatcher, clients)
+        return entitlements(self.cell.dispatcher, clients)
 
     def client_state(self, client: Client) -> ClientState:
         """See the port."""
-        return client_state(self._dispatcher, client)
+        return client_state(self.cell.dispatcher, client)
 
     def client_levels(self, client: Client) -> list[LevelView]:
         """See the port."""
-        return client_levels(self._dispatcher, client)
+        return client_levels(self.cell.dispatcher, client)
 
     def client_calls(self, client: Client, limit: int) -> list[CallView]:
         """See the port."""
-        owned = (live for live in self._lifecycle.calls if live.owner == client)
+        owned = (live for live in self.cell.calls if live.owner == client)
         return [self._call_view(live) for live in islice(owned, limit)]
 
     def subscribe(self, listener: CallListener) -> None:
@@ -354,17 +551,17 @@ class ControlService:
 
     async def cluster(self) -> ClusterView:
         """See the port."""
-        dispatcher = self._dispatcher
+        dispatcher = self.cell.dispatcher
         demand, capacity = dispatcher.load()
         return ClusterView(
-            system=self._base.name,
+            system=self.cell.system.name,
             overloaded=dispatcher.overloaded,
-            draining=self._lifecycle.draining,
+            draining=self.cell.draining,
             demand_tokens=demand,
             capacity_tokens=capacity,
-            queued_calls=self._lifecycle.calls.waiting,
-            running_calls=self._lifecycle.calls.granted,
-            live_interactions=len(self._runs),
+            queued_calls=self.cell.calls.waiting,
+            running_calls=self.cell.calls.granted,
+            live_interactions=len(self.cell.runs),
             workers=tuple(
                 WorkerView(
                     worker.worker_id,
@@ -397,5 +594,13 @@ class ControlService:
                 )
                 for model, each in dispatcher.pools.items()
             ),
-            parameters=dict(self._parameters),
+            parameters=dict(self.cell.parameters),
         )
+
+
+def _not_journaled(error: JournalUnavailableError, what: str) -> UnavailableError:
+    return UnavailableError(
+        f"the {what} cannot be accepted: {error}",
+        code="journal_unavailable",
+        headers={"Retry-After": "5"},
+    )

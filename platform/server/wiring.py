@@ -21,11 +21,12 @@ from fairserve.platform.background.jobs.job import JobContext
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.background.webhooks.outbox import Outbox
 from fairserve.platform.base.version import product_version
+from fairserve.platform.control.cell import BLOCK_TOKENS
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.lease import Lease, fenced
 from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.options import control_options
-from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.engine import (
     SessionFactory,
     connect,

@@ -158,6 +158,10 @@ class Dispatcher:
             return 0
         return (pool.background_feed if background else pool.feed).places.count(*of)
 
+    def call(self, call_id: str) -> Call:
+        """Return a call in progress. Raises KeyError for another id."""
+        return self._live[call_id].call
+
     def block_keys(self, call: Call) -> BlockKeys:
         """Return the block keys of the prompt of a call in progress."""
         return self.pools[call.pool].locality.keys(call.call_id)

@@ -78,9 +78,7 @@ def two(management):
 def reject_call(activity, app):
     """Record a rejected call of the app, as the pages of clients count it."""
     call = make_call("c", tenant=app["tenant_id"], app=app["id"], user="anna")
-    activity.call_rejected(
-        CallState(call, "row", "", 0.0, 0.0, print, None), "rpm_user_limit", time.monotonic()
-    )
+    activity.call_rejected(CallState(call, "row", "", 0.0, 0.0), "rpm_user_limit", time.monotonic())
 
 
 def rejected(app):

@@ -5,8 +5,9 @@ from collections import defaultdict
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.platform.control.journal.journal import JournalUnavailableError
-from fairserve.platform.control.lifecycle import ControlOptions
-from fairserve.platform.control.messages import Release, Submit
+from fairserve.platform.control.messages import CallRecord, Release, Submit
+from fairserve.platform.control.options import ControlOptions
+from fairserve.platform.control.record import plain_of, record_of
 from fairserve.platform.control.service import ControlService
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
@@ -41,7 +42,12 @@ class MemoryJournal:
         pass
 
     def rows(self):
-        return [data for kind, _, data in self.entries if kind == "closed"]
+        """Return the rows of calls as the ledger reads them."""
+        return [
+            plain_of(record_of(CallRecord, data))
+            for kind, _, data in self.entries
+            if kind == "closed"
+        ]
 
     def row(self, record_id):
         rows = [row for row in self.rows() if row["call_id"] == record_id]

@@ -200,7 +200,7 @@ class Attempts:
         self.table = RecentAttempts(100)
 
     def put(self, tenant, key):
-        self.table.remember(key, SimpleNamespace(tenant=tenant), 0.0)
+        self.table.remember(key, {"tenant": tenant}, 0.0)
 
     def has(self, key):
         return self.table.take(key, 1.0) is not None
@@ -400,7 +400,7 @@ NOT_SHARED = {
     "platform/fleet/model_pools.py": "models of the fleet, which the operator names",
     "platform/picker/exchange.py": "messages of one stream that are read ahead",
     "platform/fleet/prompt.py": "uses TurnThreads, which are listed",
-    "platform/control/lifecycle.py": "uses Subscribers, which are listed",
+    "platform/control/service.py": "uses Subscribers, which are listed",
     "platform/monitoring/activity_bucket.py": "figures for operators: the largest clients are named",
     "platform/monitoring/call_metrics.py": "figures for operators: models of the fleet, known reasons",
     "platform/monitoring/client_shares.py": "reads the fairness state of control",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fairserve.platform.db.contracts import Price
 from fairserve.throttling.quotas.price import FREE, TokenPrice
@@ -12,7 +12,7 @@ ANY_MODEL = "*"
 
 
 class PriceBook:
-    """All prices with their history, for use on the event loop only."""
+    """All prices with their history, not changed once control has it."""
 
     def __init__(self, prices: Iterable[tuple[str, float, TokenPrice]] = ()) -> None:
         self._times: dict[str, list[float]] = {}
@@ -26,6 +26,12 @@ class PriceBook:
         place = bisect_right(times, valid_from)
         times.insert(place, valid_from)
         self._prices.setdefault(model, []).insert(place, price)
+
+    def items(self) -> Iterator[tuple[str, float, TokenPrice]]:
+        """Yield the prices as arguments of :meth:`add`, in an order that makes an equal book."""
+        for model, times in self._times.items():
+            for valid_from, price in zip(times, self._prices[model], strict=True):
+                yield model, valid_from, price
 
     def at(self, model: str, moment: float) -> TokenPrice:
         """Return the model's price, else the price of ``*``, else ``FREE``."""

@@ -90,7 +90,7 @@ async def test_a_client_that_fills_its_share_of_the_queue_blocks_no_other(
     for each in waiting:
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert world.control._dispatcher.queued("") == 0
+    assert world.control.cell.dispatcher.queued("") == 0
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_an_arrival_under_its_share_takes_the_place_of_who_has_most(
     row = world.journal.row("row-w2-w2")
     assert (row["outcome"], row["charged"], row["mid_run"]) == ("refused", True, False)
     assert (row["refusal_reason"], row["refusal_scope"], row["refusal_count"]) == (code, scope, 3)
-    assert world.control._dispatcher.queued("") == 3
+    assert world.control.cell.dispatcher.queued("") == 3
     with pytest.raises(error):
         await world.submit("c8", run="r8")
     for each in waiting:

@@ -1,6 +1,7 @@
 """Only the first attempt of a call is waived when it is repeated, and never the work of a worker."""
 
 import pytest
+from until import turn
 
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 from fairserve.platform.control.messages import Progress, Release
@@ -29,13 +30,14 @@ async def test_an_attempt_that_no_worker_began_is_waived_when_it_is_repeated(wor
 
 @pytest.mark.parametrize("usage", [TokenUsage(100, 0, 0, 0), TokenUsage(100, 0, 0, 19)])
 async def test_the_work_of_a_worker_is_never_waived(world, usage):
-    world.control._lifecycle.use_prices(PriceBook([("*", 0.0, TokenPrice(1000, 1000, 1000, "p"))]))
+    world.control.use_prices(PriceBook([("*", 0.0, TokenPrice(1000, 1000, 1000, "p"))]))
+    await turn()
     quota = Quota(max_budget=10_000, budget_duration="1d")
     world.control.post(ev.ContractChanged("app", "t", "app", quota=quota))
     for number in range(20):
         await attempt(world, f"c{number}", number, usage)
     assert all(charged(world).values())
-    used = world.control._dispatcher.limits_in_use(("t", "app", "u"), world.now_s, 1_000_100.0)
+    used = world.control.cell.dispatcher.limits_in_use(("t", "app", "u"), world.now_s, 1_000_100.0)
     assert used.contract.budget.spent == 20 * sum(usage)
 
 

@@ -41,13 +41,10 @@ async def fail(world, number, usage=TokenUsage(0, 0, 0, 0), **more):
 
 def last_rows(world, kind="closed"):
     """Return the rows as the database has them: the last entry of each id."""
-    rows = {}
-    for entry, _, data in world.journal.entries:
-        if entry == kind == "closed":
-            rows[data["call_id"]] = data
-        elif entry == kind:
-            rows[data["row_id"] or data["interaction_id"]] = data
-    return list(rows.values())
+    if kind == "closed":
+        return list({row["call_id"]: row for row in world.journal.rows()}.values())
+    runs = [data for entry, _, data in world.journal.entries if entry == kind]
+    return list({row["row_id"] or row["interaction_id"]: row for row in runs}.values())
 
 
 def calls_in(rows):

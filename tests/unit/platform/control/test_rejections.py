@@ -75,7 +75,7 @@ async def test_a_full_queue_records_its_length_and_whether_a_run_was_cut(make_wo
 
 async def test_a_rejection_does_not_reveal_the_run_of_another_user(make_world):
     world = make_world()
-    run = world.control._dispatcher.tracker
+    run = world.control.cell.dispatcher.tracker
     run.open("app/run", ("t", "app", "somebody"), 1.0)
     run.get("app/run").add("app/run/c0", 1, ())
     await world.control.drain(0)

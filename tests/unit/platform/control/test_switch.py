@@ -49,11 +49,11 @@ async def test_the_system_changes_while_a_worker_drains(world, system):
 async def test_a_new_feeder_charges_the_usage_of_running_calls(world):
     grant = await world.submit("c1", run="r1")
     world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 5000)))
-    world.control._lifecycle._flush()
-    feeder = world.control._dispatcher.first.feeder
+    world.control._pass_decoded()
+    feeder = world.control.cell.dispatcher.first.feeder
     used = feeder.counter(("t", "u"))
     world.control.apply_throttling("fairserve", {"feeder.max_bypass": 7})
-    after = world.control._dispatcher.first.feeder
+    after = world.control.cell.dispatcher.first.feeder
     assert after is not feeder
     assert after.counter(("t", "u")) == pytest.approx(used)
 
@@ -97,11 +97,11 @@ async def test_a_tenant_keeps_its_own_levels_when_the_system_changes(make_world)
     waiting = await world.submitted("c2", run="r2")
     world.control.post(ev.TenantChanged("t", levels="tenant > app > user"))
     world.control.apply_throttling("fairserve", {"feeder.max_bypass": 7})
-    paths = [live.call.client for live in world.control._lifecycle.calls]
+    paths = [live.call.client for live in world.control.cell.calls]
     assert paths == [("t", "u"), ("t", "u"), ("t", "app", "u")], (
         "running calls stay where they were"
     )
-    feeder = world.control._dispatcher.first.feeder
+    feeder = world.control.cell.dispatcher.first.feeder
     assert feeder.counter(("t", "u")) > 0
     for grant in grants:
         await world.release(grant)
@@ -116,8 +116,8 @@ async def test_newcomers_share_a_client_between_switches(world):
     """Clients change with the rule, not with its numbers: then the known users are kept."""
     grant = await world.submit("c1", run="r1")
     world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 5000)))
-    world.control._lifecycle._flush()
-    dispatcher = world.control._dispatcher
+    world.control._pass_decoded()
+    dispatcher = world.control.cell.dispatcher
     used = dispatcher.first.feeder.counter(("t", "u"))
     common = ("t", "\0newcomers of app")
     world.control.apply_throttling("fairserve", {"newcomers": "shared", "newcomer_slices": 1e6})

@@ -26,7 +26,7 @@ class Clock:
     def call(self, user="u", tenant="t"):
         self.calls += 1
         call = make_call(f"c{self.calls}", user=user, tenant=tenant)
-        return CallState(call, "row", "", self.now_s, self.now_s, print, None)
+        return CallState(call, "row", "", self.now_s, self.now_s)
 
     def accept(self, user="u", tenant="t"):
         live = self.call(user, tenant)

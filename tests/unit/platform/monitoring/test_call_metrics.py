@@ -10,7 +10,7 @@ from fairserve.platform.monitoring.call_metrics import CallMetrics, Histogram
 def state(pool):
     call = make_call("c")
     call.pool = pool
-    return CallState(call, "row", "", 0.0, 0.0, lambda cancel: None, None)
+    return CallState(call, "row", "", 0.0, 0.0)
 
 
 def values(metrics, name):

@@ -147,7 +147,7 @@ async def test_reading_changes_nothing(make_world, system):
     for number in range(4):
         await call(world, f"u{number % 2}", number=number)
     waiting = [await world.submitted("w", run=f"w{n}", user=f"u{n % 3}") for n in range(6)]
-    dispatcher = world.control._dispatcher
+    dispatcher = world.control.cell.dispatcher
     before = dispatcher.snapshot(world.now_s)
     page = world.monitoring.clients.page(None, limit=9)
     for item in page.items:

@@ -11,7 +11,7 @@ from fairserve.platform.monitoring.tracing.exporting import Tracing
 
 def reject(tracing, times):
     for number in range(times):
-        call = CallState(make_call(f"c{number}"), "row", "", 0.0, 0.0, print, None)
+        call = CallState(make_call(f"c{number}"), "row", "", 0.0, 0.0)
         tracing.calls.call_rejected(call, "rpm_user_limit", 1.0)
 
 

@@ -8,9 +8,10 @@ from control_world import MemoryJournal
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
+from fairserve.platform.control.cell import BLOCK_TOKENS
 from fairserve.platform.control.messages import Cancel, Grant, RejectCall, Release, Submit
 from fairserve.platform.control.port import CallListener
-from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
+from fairserve.platform.control.service import ControlService
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
@@ -40,6 +41,7 @@ async def world(journal):
     control = ControlService(
         SYSTEMS["rpm-3"],
         journal,
+        clock=lambda: 100.0,
         wall=lambda: 1_000_000.0,
     )
     control.subscribe(ended)

@@ -1,6 +1,5 @@
 """The recorder is bounded in bytes, age and memory, protects its salt, and never fails a call."""
 
-import asyncio
 import stat
 
 import pytest
@@ -114,8 +113,6 @@ class Recorder:
             fingerprint="",
             submitted_s=103.0,
             accepted_at=OPENED_AT + 999.0,  # the wall clock jumped
-            on_cancel=print,
-            turn=asyncio.get_running_loop().create_future(),
             usage=usage,
             run_opened_at=OPENED_AT + 3.0,
             block_keys=[1, 2],

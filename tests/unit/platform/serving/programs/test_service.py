@@ -261,5 +261,5 @@ async def test_a_restored_run_has_its_calls_even_without_the_ledger(make):
     await server.close()
     again = await make({"two": ["hold"]})
     await again.programs.start()
-    run = again.world.control._dispatcher.tracker.get("a/1")
+    run = again.world.control.cell.dispatcher.tracker.get("a/1")
     assert (list(run.numbers), run.declared) == (["a/1/one"], True)
