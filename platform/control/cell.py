@@ -32,17 +32,17 @@ from fairserve.platform.control.capacity import (
     draining_rejection,
 )
 from fairserve.platform.control.cell_events import (
-    Answer,
+    CallAnswer,
     CallChange,
     CallStep,
     CellEvent,
     ClockSet,
     DecodedTokensDue,
     Draining,
+    JournalRow,
     NotStored,
     Output,
     PricesChanged,
-    Row,
     RunBegan,
     RunOver,
     RunRestored,
@@ -179,7 +179,7 @@ class Cell:
         try:
             self._enqueue(live)
         except FairServeError as error:
-            self.outputs.append(Answer(live.record_id, error))
+            self.outputs.append(CallAnswer(live.record_id, error))
 
     def _enqueue(self, live: CallState) -> None:
         call = live.call
@@ -232,7 +232,7 @@ class Cell:
             if error is None
             else error
         )
-        self.outputs += (row, Answer(live.record_id, answer))
+        self.outputs += (row, CallAnswer(live.record_id, answer))
         self._step(live, "rejected", reason=decision.reason)
 
     # --- a call runs ------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Cell:
         if now_s - live.journaled_s >= PROGRESS_S or (starts and live.unseen):
             live.journaled_s = now_s
             data = live.progress_data(self._estimated(live))
-            self.outputs.append(Row("progress", live.record_id, data))
+            self.outputs.append(JournalRow("progress", live.record_id, data))
 
     def _pass_decoded(self, event: DecodedTokensDue) -> None:
         totals = self.calls.take_decoded()
@@ -337,7 +337,7 @@ class Cell:
         """Answer a queued call with an error; its client may retry after so many seconds."""
         headers = {"Retry-After": f"{math.ceil(max(RETRY_S, retry_after_s))}"}
         error = UnavailableError(message, code=code, headers=headers)
-        self.outputs.append(Answer(live.record_id, error))
+        self.outputs.append(CallAnswer(live.record_id, error))
 
     def _end(
         self,
@@ -425,7 +425,7 @@ class Cell:
         run = self.dispatcher.tracker.get(run_id)
         record = None if run is None else self.runs.unsaved(run)
         if record is not None:
-            self.outputs.append(Row("open_interaction", run_id, plain_of(record)))
+            self.outputs.append(JournalRow("open_interaction", run_id, plain_of(record)))
 
     # --- time and settings ------------------------------------------------------------------------
 
@@ -505,7 +505,7 @@ class Cell:
             expected_output_tokens=live.call.expected_output_tokens,
             held=command.held,
         )
-        self.outputs.append(Answer(live.record_id, grant))
+        self.outputs.append(CallAnswer(live.record_id, grant))
 
     def _cancelled(self, command: ev.CancelCall) -> None:
         """Stop a call whose run was cancelled."""
@@ -528,7 +528,7 @@ class Cell:
         assert error is not None, "it is rejected for want of a place"
         self.calls.forget(live)
         self.runs.call_withdrawn(live.call)
-        self.outputs.append(Answer(live.record_id, error))
+        self.outputs.append(CallAnswer(live.record_id, error))
         self._record(live, "refused", rejection.decision.reason, rejection)
 
     def _run_ended(self, end: ev.InteractionEnded) -> None:

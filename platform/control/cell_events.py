@@ -91,7 +91,7 @@ CellEvent = (
 # --- outputs ---------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
+class JournalRow(NamedTuple):
     """An entry for the journal."""
 
     kind: Kind
@@ -100,7 +100,7 @@ class Row(NamedTuple):
     data: dict[str, Any]
 
 
-class Answer(NamedTuple):
+class CallAnswer(NamedTuple):
     """The answer to a call that was submitted or requeued."""
 
     record_id: str
@@ -143,4 +143,4 @@ class RunOver(NamedTuple):
     end: RunEnd
 
 
-Output = Row | Answer | StopCall | CallChange | RunBegan | RunOver
+Output = JournalRow | CallAnswer | StopCall | CallChange | RunBegan | RunOver

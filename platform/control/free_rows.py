@@ -36,7 +36,7 @@ MAX_TENANTS = 10_000
 MAX_SHARED = 100_000
 """Shared rows that can grow at a time, over all tenants."""
 _Key = tuple[Any, ...]
-"""What the calls or runs of a shared row have in common."""
+"""Values that the calls or runs of a shared row have in common."""
 QUARTER_S = 900
 """Seconds of which reports have sums."""
 

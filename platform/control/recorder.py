@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairserve.platform.control.call_state import CallState, rejection_fields
-from fairserve.platform.control.cell_events import Row
+from fairserve.platform.control.cell_events import JournalRow
 from fairserve.platform.control.free_rows import FreeRows
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.control.record import plain_of
@@ -30,30 +30,32 @@ class CallRecorder:
         self._live: dict[str, list[CallState]] = {}
         """Live calls by fingerprint, where they have one, in the order of their acceptance."""
 
-    def accepted(self, live: CallState) -> Row:
+    def accepted(self, live: CallState) -> JournalRow:
         """Return the entry of an accepted call."""
         self._remember(live)
-        return Row("accepted", live.record_id, live.accepted_data())
+        return JournalRow("accepted", live.record_id, live.accepted_data())
 
     def _remember(self, live: CallState) -> None:
         if live.fingerprint:
             self._live.setdefault(live.fingerprint, []).append(live)
 
-    def repeated(self, fingerprint: str, now_s: float) -> Row | None:
+    def repeated(self, fingerprint: str, now_s: float) -> JournalRow | None:
         """Waive one attempt that is repeated now, unless a worker works on it before it ends.
 
         Return the row of an attempt that has ended already.
         """
         earlier = self._attempts.take(fingerprint, now_s)
         if earlier is not None:
-            return Row("closed", earlier["call_id"], {**earlier, "charged": False})
+            return JournalRow("closed", earlier["call_id"], {**earlier, "charged": False})
         for live in self._live.get(fingerprint, ()):
             if not live.superseded and not live.repeats:
                 live.superseded = True
                 break
         return None
 
-    def rejected(self, live: CallState, rejection: Refuse, *, now_s: float, ended_at: float) -> Row:
+    def rejected(
+        self, live: CallState, rejection: Refuse, *, now_s: float, ended_at: float
+    ) -> JournalRow:
         """Return the row of a rejected call, which never was live."""
         self._take_row(live, now_s)
         row = live.row("refused", now_s=now_s, ended_at=ended_at)
@@ -68,7 +70,7 @@ class CallRecorder:
         ended_at: float,
         error: str = "",
         rejection: Refuse | None = None,
-    ) -> Row:
+    ) -> JournalRow:
         """Return the row of an accepted call that ended. ``rejection``: of a call that waited."""
         self.dropped(live)
         self._take_row(live, now_s)
@@ -88,20 +90,20 @@ class CallRecorder:
             if not same:
                 del self._live[live.fingerprint]
 
-    def run_ended(self, run_id: str, record: InteractionRecord, now_s: float) -> Row:
+    def run_ended(self, run_id: str, record: InteractionRecord, now_s: float) -> JournalRow:
         """Return the row of a run that ended."""
         if not record.tokens and not self._free_rows.take(record.tenant, now_s):
             record = self._free_rows.share_run(record, now_s)
-        return Row("interaction", run_id, plain_of(record))
+        return JournalRow("interaction", run_id, plain_of(record))
 
     def _take_row(self, live: CallState, now_s: float) -> None:
         """Decide whether a call has a row of its own, which one that used something always has."""
         live.own_row = not live.unused or self._free_rows.take(live.call.tenant, now_s)
 
-    def _closed(self, live: CallState, row: dict[str, Any], now_s: float) -> Row:
+    def _closed(self, live: CallState, row: dict[str, Any], now_s: float) -> JournalRow:
         if not live.own_row:
             row = plain_of(self._free_rows.share_call(CallRecord(**row), now_s))
-        return Row("closed", live.record_id, row)
+        return JournalRow("closed", live.record_id, row)
 
     # --- state ------------------------------------------------------------------------------------
 

@@ -30,16 +30,16 @@ from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.cell_events import (
-    Answer,
+    CallAnswer,
     CallChange,
     CellEvent,
     ClockSet,
     DecodedTokensDue,
     Draining,
+    JournalRow,
     NotStored,
     Output,
     PricesChanged,
-    Row,
     RunBegan,
     RunOver,
     RunRestored,
@@ -219,9 +219,9 @@ class ControlService:
                 match output:
                     case CallChange():
                         self._changed(output)
-                    case Row():
+                    case JournalRow():
                         self._write(output)
-                    case Answer():
+                    case CallAnswer():
                         self._waiters[output.record_id].answer(output.answer)
                     case StopCall():
                         self._waiters[output.record_id].on_cancel(output.message)
@@ -235,7 +235,7 @@ class ControlService:
         finally:
             self._executing = False
 
-    def _write(self, row: Row) -> None:
+    def _write(self, row: JournalRow) -> None:
         sequence = self._journal.append(*row)
         if row.kind == "accepted":
             self._waiters[row.key].sequence = sequence

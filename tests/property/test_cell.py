@@ -81,15 +81,15 @@ def test_each_call_has_one_row_and_one_end_and_each_wait_one_answer(name, parame
         left = isinstance(event, Cancel | ce.NotStored)  # the client does not wait
         for output in outputs:
             match output:
-                case ce.Row("accepted", key):
+                case ce.JournalRow("accepted", key):
                     assert key not in accepted
                     accepted.add(key)
                     waiting.add(key)
-                case ce.Row("closed", key, data):
+                case ce.JournalRow("closed", key, data):
                     # Only an attempt on which no worker has worked is written again.
                     assert key not in closed or not data["charged"]
                     closed.add(key)
-                case ce.Answer(key, answer):
+                case ce.CallAnswer(key, answer):
                     assert key in waiting or (key not in accepted and not isinstance(answer, Grant))
                     answered.add(key)
                     waiting.discard(key)

@@ -123,8 +123,8 @@ def plain(output):
     match output:
         case ce.CallChange():
             return (output.call.record_id, *output[1:])
-        case ce.Answer(record_id, FairServeError() as error):
+        case ce.CallAnswer(record_id, FairServeError() as error):
             return record_id, type(error), str(error), error.code, error.headers
-        case ce.Row():
+        case ce.JournalRow():
             return (output.kind, output.key, copy(output.data))
     return tuple(output) if isinstance(output, tuple) else output

@@ -5,6 +5,7 @@ from __future__ import annotations
 from catalogue.mutation import Mutation
 
 _CONTROL = ("tests/unit/platform/control",)
+_CELL = ("tests/property/test_cell.py",)
 _JOURNAL = (
     "tests/unit/platform/control/*journal*.py",
     "tests/unit/platform/control/*ledger*.py",
@@ -71,10 +72,37 @@ _LEDGER = (
         "progress-does-not-renew-the-lease",
         "ledger",
         "platform/control/live_calls.py",
-        """        self._leases.renew(live.call.call_id, now_s)
-        for listener""",
-        "        for listener",
+        """Renew the lease of a call.\"\"\"
+        self._leases.renew(live.call.call_id, now_s)
+""",
+        """Renew the lease of a call.\"\"\"
+""",
         _CONTROL,
+    ),
+    Mutation(
+        "call-of-a-cancelled-run-waits-for-ever",
+        "ledger",
+        "platform/control/cell.py",
+        """            self._fail(live, "its interaction was cancelled", "interaction_cancelled")
+""",
+        "",
+        _CELL,
+    ),
+    Mutation(
+        "restored-cell-forgets-collected-tokens",
+        "ledger",
+        "platform/control/live_calls.py",
+        """self._decoded = dict(state["decoded"])""",
+        "self._decoded = {}",
+        _CELL,
+    ),
+    Mutation(
+        "restored-cell-repeats-ids-of-shared-rows",
+        "ledger",
+        "platform/control/free_rows.py",
+        """self._made = state["made"]""",
+        "self._made = 0",
+        _CELL,
     ),
     Mutation(
         "wait-that-ended-expires-the-next-one",
@@ -88,8 +116,8 @@ _LEDGER = (
         "repeated-attempt-is-charged-twice",
         "ledger",
         "platform/control/recorder.py",
-        "self._write(earlier.call_id, replace(earlier, charged=False))",
-        "self._write(earlier.call_id, earlier)",
+        """{**earlier, "charged": False}""",
+        "earlier",
         _CONTROL,
     ),
     Mutation(
