@@ -3,8 +3,8 @@
 `make test` runs every test that is not marked ``deep``, and tries few examples of each property.
 `make test-deep` (``--deep``) runs the tests marked ``deep`` and the randomised ones: every property
 with many examples, and every test that takes the fixture ``seed``. All randomness derives from one
-seed, printed at the start. It is random, except under CI: there it is the hash of the tree, so that
-a run changes with the code and not by chance.
+seed, printed at the start. `make test` repeats itself: its seed is fixed, and under CI the hash of the
+tree, so that a run changes with the code and not by chance. Deep runs draw a new one.
 """
 
 import gc
@@ -37,21 +37,22 @@ def pytest_addoption(parser):
     )
 
 
-def _new_seed():
-    """Return the hash of the committed tree under CI, else a random number."""
+def _new_seed(*, deep):
+    """Return the hash of the committed tree under CI; else a fixed number, or a random one if deep."""
     if os.environ.get("CI") == "true":
         command = ["git", "rev-parse", "HEAD^{tree}"]
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         return int(run.stdout, 16) % 2**64
-    return random.SystemRandom().randrange(2**32)
+    return random.SystemRandom().randrange(2**32) if deep else 0
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
-    settings.load_profile("deep" if config.getoption("--deep") else "quick")
+    deep = config.getoption("--deep")
+    settings.load_profile("deep" if deep else "quick")
     # The processes of pytest-xdist use the seed of the process that started them.
     given = getattr(config, "workerinput", {}).get("seed") or config.getoption(SEED_OPTION)
-    config.option.hypothesis_seed = str(_new_seed() if given is None else given)
+    config.option.hypothesis_seed = str(_new_seed(deep=deep) if given is None else given)
 
 
 @pytest.hookimpl(optionalhook=True)
