@@ -22,7 +22,7 @@ from typing import Protocol
 import orjson
 
 from fairserve.engine.backoff import Backoff
-from fairserve.platform.control.journal.entries import Entry
+from fairserve.platform.control.journal.entries import Entry, Kind
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.journal.segments import Position, read_entries
 from fairserve.platform.control.messages import (
@@ -46,6 +46,8 @@ BUSY_S = 0.8
 somebody waits for the ledger (:meth:`Ledger.flush`)."""
 MANY_ROWS = 8
 MAX_REASON_CHARS = 300
+_NO_ROWS: tuple[Kind, ...] = ("accepted", "progress")
+"""Kinds of entries that make no row."""
 
 RunKey = tuple[str, str, str]
 """Tenant, app and the client's id of a run."""
@@ -166,7 +168,9 @@ class Ledger:
         damaged: list[tuple[Entry, Exception]] = []
         while True:
             try:
-                for entry, after in read_entries(self._journal.folder, start, end, BATCH_BYTES):
+                for entry, after in read_entries(
+                    self._journal.folder, start, end, BATCH_BYTES, but=_NO_ROWS
+                ):
                     position = after
                     if entry is not None:
                         try:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from fairserve.platform.control.messages import CallRecord, InteractionRecord, OpenInteractionRecord
 
 Record = CallRecord | InteractionRecord | OpenInteractionRecord
 R = TypeVar("R", CallRecord, InteractionRecord, OpenInteractionRecord)
+_NAMES: Mapping[type[Record], frozenset[str]] = {
+    kind: frozenset(field.name for field in fields(kind)) for kind in get_args(Record)
+}
 
 
 def plain_of(record: Record) -> dict[str, Any]:
@@ -27,7 +30,9 @@ def record_of(kind: type[R], data: Mapping[str, Any]) -> R:
 
     Raises TypeError if a field that it needs is missing.
     """
-    known = {f.name for f in fields(kind)}
+    known = _NAMES[kind]
+    if data.keys() <= known:
+        return kind(**data)
     return kind(**{name: value for name, value in data.items() if name in known})
 
 

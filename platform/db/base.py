@@ -74,13 +74,13 @@ class _RandomBytes:
         self._parts: deque[bytes] = deque()
 
     def take(self) -> bytes:
-        """Return 16 bytes that nobody else gets."""
+        """Return 10 bytes that nobody else gets."""
         while True:
             try:
                 return self._parts.popleft()
             except IndexError:
                 drawn = os.urandom(4096)
-                self._parts.extend(drawn[at : at + 16] for at in range(0, len(drawn), 16))
+                self._parts.extend(drawn[at : at + 10] for at in range(0, 4090, 10))
 
     def forget(self) -> None:
         """Drop what is left: after a fork the parent has it, too."""
@@ -92,8 +92,12 @@ os.register_at_fork(after_in_child=_random.forget)
 
 
 def new_id(prefix: str) -> str:
-    """Return a random URL-safe id such as ``tn_4f0c...``, with 128 random bits."""
-    return f"{prefix}_{_random.take().hex()}"
+    """Return a URL-safe id such as ``tn_019c...``: 48 bits of time in ms, then 80 random bits.
+
+    Ids of one time are neighbours in an index: a batch of rows changes a few of its pages, not one for
+    each row. Departure from UUID version 7: no version bits. An id shows when it was made.
+    """
+    return f"{prefix}_{int(utc_s() * 1000):012x}{_random.take().hex()}"
 
 
 def utc_time(epoch_s: float) -> datetime:

@@ -48,6 +48,7 @@ _ALL = (
         "rolls up the ledger for usage reports",
         lambda settings: settings.reporting.usage_rollup_interval_s,
         _roll_up,
+        rest=50.0,  # a pass sums the rows of this quarter hour anew: 0.7 s of CPU for 50,000 calls
     ),
     Job(
         "profiles",

@@ -15,6 +15,8 @@ from typing import Any, Literal, get_args
 import orjson
 
 Kind = Literal["accepted", "progress", "closed", "interaction", "open_interaction"]
+TEXT_AT = 9
+"""Place of the JSON in a line, whose first name is ``kind``."""
 MAX_WHOLE = 2**63 - 1
 KINDS: frozenset[Kind] = frozenset(get_args(Kind))
 
@@ -53,7 +55,7 @@ def decode(line: bytes) -> Entry | None:
     """Return the entry of a line with its line end; None if the line is torn or damaged."""
     if len(line) < 10 or line[8:9] != b" " or not line.endswith(b"\n"):
         return None
-    text = line[9:-1]
+    text = line[TEXT_AT:-1]
     try:
         if int(line[:8], 16) != zlib.crc32(text):
             return None

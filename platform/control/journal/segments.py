@@ -6,15 +6,14 @@ Only durable entries are read: the caller passes the position up to which the wr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from fairserve.platform.control.journal.entries import Entry, decode
+from fairserve.platform.control.journal.entries import TEXT_AT, Entry, Kind, decode
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
+class Position(NamedTuple):
     """A position in the journal, after the entries that have been read."""
 
     segment: int
@@ -40,12 +39,14 @@ def create_segment(folder: Path, number: int) -> int:
 
 
 def read_entries(
-    folder: Path, start: Position, end: Position, max_bytes: int
+    folder: Path, start: Position, end: Position, max_bytes: int, *, but: Sequence[Kind] = ()
 ) -> Iterator[tuple[Entry | None, Position]]:
     """Yield the entries from ``start`` to ``end`` with the positions after them, about ``max_bytes``.
 
-    A damaged line yields None. A segment that is missing, or was never filled, is skipped.
+    A damaged line yields None, as does an entry of the kinds in ``but``, which is not parsed. A segment
+    that is missing, or was never filled, is skipped.
     """
+    unwanted = tuple(b'{"kind":"%s"' % kind.encode() for kind in but)
     taken = 0
     for number in segment_numbers(folder):
         if number < start.segment or number > end.segment:
@@ -59,7 +60,8 @@ def read_entries(
                 offset += len(line)
                 if limit is not None and offset > limit:
                     return
-                yield decode(line), Position(number, offset)
+                entry = None if line.startswith(unwanted, TEXT_AT) else decode(line)
+                yield entry, Position(number, offset)
                 taken += len(line)
                 if taken >= max_bytes:
                     return

@@ -11,15 +11,14 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Executable, Table, select, tuple_
+from sqlalchemy import Executable, Table, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.db.many_keys import in_keys, key_parameter
 from fairserve.platform.db.upsert import fitting, insert_into
 from fairserve.platform.db.usage import UsageDirty
 from fairserve.platform.reporting.usage.levels import QUARTER_S, Row
-
-_ROWS = 500
 
 
 def quarter_of(time: datetime) -> int:
@@ -34,17 +33,11 @@ def mark_rows(session: Session, rows: Iterable[Row], time: str) -> None:
 
 def mark_ends_until_now(session: Session, rows: Sequence[Row]) -> None:
     """Mark the previous end time of each run whose row is about to be updated."""
-    keys = [(row["tenant_id"], row["app_id"], row["id"]) for row in rows]
-    columns = (Interaction.tenant_id, Interaction.app_id, Interaction.id)
-    ends: list[Row] = []
-    for begin in range(0, len(keys), _ROWS):
-        found = session.execute(
-            select(Interaction.tenant_id, Interaction.app_id, Interaction.ended_at).where(
-                tuple_(*columns).in_(keys[begin : begin + _ROWS])
-            )
-        )
-        ends += [dict(row._mapping) for row in found]
-    mark_rows(session, ends, "ended_at")
+    if rows:
+        keys = key_parameter((row["tenant_id"], row["app_id"], row["id"]) for row in rows)
+        found = session.connection().execute(_ends(session.get_bind().dialect.name), keys)
+        ends = [dict(row) for row in found.mappings()]
+        mark_rows(session, ends, "ended_at")
 
 
 def mark(session: Session, quarters: Iterable[tuple[str, str, int]]) -> None:
@@ -57,7 +50,16 @@ def mark(session: Session, quarters: Iterable[tuple[str, str, int]]) -> None:
     ]
     if not rows:
         return
-    session.execute(_counting(table, session.get_bind().dialect.name), rows)
+    session.connection().execute(_counting(table, session.get_bind().dialect.name), rows)
+
+
+@cache
+def _ends(dialect: str) -> Executable:
+    table = Interaction.__table__
+    assert isinstance(table, Table)
+    column = table.c
+    key = (column.tenant_id, column.app_id, column.id)
+    return select(column.tenant_id, column.app_id, column.ended_at).where(in_keys(key, dialect))
 
 
 @cache

@@ -20,6 +20,7 @@ from sqlalchemy import (
     cast,
     false,
     func,
+    literal,
     or_,
     select,
 )
@@ -54,7 +55,9 @@ _READ_ROWS = 5000
 
 def calls(session: Session, window: Window) -> list[Row]:
     """Return rows of ``usage_calls``, in the order of their keys."""
-    groups = _groups(session, LedgerCall, LedgerCall.accepted_at, SERVED_MODEL.label("model"))
+    groups = _groups(
+        session, window, LedgerCall, LedgerCall.accepted_at, SERVED_MODEL.label("model")
+    )
     where = _within(LedgerCall, LedgerCall.accepted_at, window)
     found = session.execute(select(*groups, *_call_sums()).where(where).group_by(*groups))
     rows = [_row(window.tenant_id, row._asdict()) for row in found]
@@ -70,7 +73,7 @@ def calls(session: Session, window: Window) -> list[Row]:
 
 def runs(session: Session, window: Window) -> list[Row]:
     """Return rows of ``usage_runs``, in the order of their keys."""
-    groups = _groups(session, Interaction, Interaction.ended_at)
+    groups = _groups(session, window, Interaction, Interaction.ended_at)
     sums = [
         *(_count(Interaction, Interaction.state == state).label(state) for state in STATES),
         sum_of(Interaction.calls).label("run_calls"),
@@ -89,7 +92,7 @@ def runs(session: Session, window: Window) -> list[Row]:
 def refusals(session: Session, window: Window) -> list[Row]:
     """Return rows of ``usage_refusals``, in the order of their keys."""
     event = ThrottlingEvent
-    groups = _groups(session, event, event.at, event.reason.label("reason"))
+    groups = _groups(session, window, event, event.at, event.reason.label("reason"))
     sums = [_count(event).label("count"), _count(event, event.mid_run).label("mid_run")]
     where = _within(event, event.at, window)
     found = session.execute(select(*groups, *sums).where(where).group_by(*groups))
@@ -108,12 +111,20 @@ def epoch_quarter(session: Session, time: InstrumentedAttribute[datetime]) -> Co
 
 def _groups(
     session: Session,
+    window: Window,
     table: type[LedgerCall | Interaction | ThrottlingEvent],
     time: InstrumentedAttribute[datetime],
     *more: ColumnElement[str],
 ) -> list[ColumnElement[Any]]:
-    start = epoch_quarter(session, time).label("start_s")
-    return [table.app_id.label("app_id"), start, table.user_id.label("user_id"), *more]
+    start = epoch_quarter(session, time)
+    if window.end_s - window.begin_s == QUARTER_S:  # the usual case: calls are accepted now
+        start = literal(window.begin_s, BigInteger)
+    return [
+        table.app_id.label("app_id"),
+        start.label("start_s"),
+        table.user_id.label("user_id"),
+        *more,
+    ]
 
 
 def _within(
@@ -170,13 +181,13 @@ def _durations(
         lambda: ([], [])
     )
     measured = or_(LedgerCall.queue_delay_s.is_not(None), LedgerCall.ttft_s.is_not(None))
-    found = session.execute(
+    found = session.connection().execute(
         select(*groups, LedgerCall.queue_delay_s, LedgerCall.ttft_s)
         .where(where, LedgerCall.charged, measured)
         .execution_options(yield_per=_READ_ROWS)
     )
-    for *key, delay_s, ttft_s in found:
-        delays, ttfts = durations[tuple(key)]
+    for row in found:
+        (delays, ttfts), (delay_s, ttft_s) = durations[row[:-2]], row[-2:]
         if delay_s is not None:
             delays.append(delay_s)
         if ttft_s is not None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Table, delete, or_, select, tuple_
+from sqlalchemy import Executable, Table, delete, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.control.messages import CallRecord, InteractionRecord, OpenInteractionRecord
@@ -20,6 +21,7 @@ from fairserve.platform.db.base import utc_time
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
+from fairserve.platform.db.many_keys import in_keys, key_parameter
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import fitting, upsert
 from fairserve.platform.reporting.usage.marks import mark_ends_until_now, mark_rows
@@ -33,8 +35,6 @@ REFUSAL_INPUTS = (
     "call_cost",
 )
 """Columns of the inputs of a rejection, by key of ``refusal_inputs``."""
-DELETED_AT_ONCE = 500
-"""Maximum rows that one statement deletes by key: databases bound its parameters."""
 
 
 def upsert_calls(session: Session, records: Sequence[CallRecord]) -> None:
@@ -64,15 +64,19 @@ def save_open_interactions(
     """Write the open interactions, and delete those that have ended."""
     table = OpenInteraction.__table__
     assert isinstance(table, Table)
-    key = (OpenInteraction.tenant_id, OpenInteraction.app_id, OpenInteraction.id)
-    over = [
-        tuple(fitting(table, dict(zip(("tenant_id", "app_id", "id"), each, strict=True))).values())
-        for each in ((run.tenant, run.app, run.interaction_id) for run in ended)
-    ]
-    for start in range(0, len(over), DELETED_AT_ONCE):
-        keys = over[start : start + DELETED_AT_ONCE]
-        session.execute(delete(table).where(tuple_(*key).in_(keys)))
+    if ended:
+        over = (
+            fitting(table, {"tenant_id": run.tenant, "app_id": run.app, "id": run.interaction_id})
+            for run in ended
+        )
+        keys = key_parameter(tuple(each.values()) for each in over)
+        session.connection().execute(_deleting(table, session.get_bind().dialect.name), keys)
     upsert(session, OpenInteraction, map(_open_interaction, opened))
+
+
+@cache
+def _deleting(table: Table, dialect: str) -> Executable:
+    return delete(table).where(in_keys(list(table.primary_key), dialect))
 
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Table, bindparam, delete, select, tuple_, update
+from sqlalchemy import Table, bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db import audit
@@ -21,6 +21,7 @@ from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.erasures import Erasure, user_hashes
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.many_keys import in_keys, key_parameter
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import upsert
 from fairserve.platform.db.webhooks import WebhookEvent
@@ -202,9 +203,8 @@ def _update(session: Session, model: type[Base], changes: Sequence[Mapping[str, 
 def _delete(session: Session, page: Sequence[Any]) -> None:
     table = _table(type(page[0]))
     key = list(table.primary_key)
-    values = [tuple(getattr(row, column.key) for column in key) for row in page]
-    for start in range(0, len(values), 500):
-        session.execute(delete(table).where(tuple_(*key).in_(values[start : start + 500])))
+    keys = key_parameter([getattr(row, column.key) for column in key] for row in page)
+    session.execute(delete(table).where(in_keys(key, session.get_bind().dialect.name)), keys)
 
 
 def _table(model: type[Base]) -> Table:

@@ -43,6 +43,31 @@ _LEDGER = (
         ("tests/unit/platform/control/*ledger*.py", *_DATABASE),
     ),
     Mutation(
+        "entries-of-a-turn-stay-in-memory",
+        "ledger",
+        "platform/control/journal/journal.py",
+        "            loop.call_soon(self._flush)\n",
+        "",
+        _JOURNAL,
+    ),
+    Mutation(
+        "entries-without-a-waiter-are-not-synced",
+        "ledger",
+        "platform/control/journal/journal.py",
+        "if self._pending or self._urgent or self._asleep:",
+        "if self._pending or self._urgent:",
+        _JOURNAL,
+    ),
+    Mutation(
+        "accepted-entry-is-not-synced-first",
+        "ledger",
+        "platform/control/journal/journal.py",
+        """            self._unsynced[self._sequence] = pending
+""",
+        "",
+        _JOURNAL,
+    ),
+    Mutation(
         "restart-fails-calls-that-completed",
         "ledger",
         "platform/control/journal/recovery.py",

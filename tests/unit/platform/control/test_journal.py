@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from until import until
+from until import turn, until
 
 from fairserve.platform.control.journal import journal as module
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
@@ -88,15 +88,78 @@ async def test_written_entries_survive_the_process_before_a_sync(open_journal):
     await accepted
 
 
+async def test_the_entries_of_a_turn_are_written_at_its_end(open_journal, monkeypatch):
+    """The thread sleeps: a write by it would cost more."""
+    monkeypatch.setattr(module, "LAZY_SYNC_S", 3600)
+    journal, _ = open_journal()
+    await accept(journal, "a")
+    await until(lambda: not journal._busy)
+    journal.append("progress", "a", {})
+    journal.append("closed", "a", {})
+    file = segment_path(journal.folder, 1)
+    assert b'"progress"' not in file.read_bytes()
+    await turn()
+    await turn()
+    assert [line[18:24] for line in file.read_bytes().splitlines()[1:3]] == [b"progre", b"closed"]
+    assert entries(journal) == [("accepted", "a")], "they are not synced"
+
+
+async def test_an_entry_without_a_waiter_is_synced_while_the_thread_sleeps(
+    open_journal, monkeypatch
+):
+    monkeypatch.setattr(module, "LAZY_SYNC_S", 0.01)
+    journal, _ = open_journal()
+    await accept(journal, "a")
+    await until(lambda: journal._asleep)
+    journal.append("closed", "a", {})
+    await until(lambda: entries(journal) == [("accepted", "a"), ("closed", "a")])
+
+
+def test_entries_of_a_loop_that_has_ended_are_synced(open_journal):
+    journal, _ = open_journal()
+
+    async def append():
+        await until(lambda: not journal._busy)
+        asyncio.get_running_loop().stop()
+        journal.append("closed", "a", {})
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(append())
+    loop.run_forever()
+    loop.close()
+    assert task.done()
+    assert journal.sync(20)
+    journal.append("closed", "b", {})
+    assert journal.sync(20)
+    assert entries(journal) == [("closed", "a"), ("closed", "b")]
+
+
 async def test_no_call_waits_for_an_unwritable_disk(open_journal):
     journal, _ = open_journal()
     await accept(journal, "a")
     descriptor = journal._writing.descriptor
+    disk = os.dup(descriptor)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, descriptor)
     os.close(full)
     journal.append("closed", "a", {})
     await journal.written()
+    os.dup2(disk, descriptor)
+    os.close(disk)
+    assert await asyncio.to_thread(journal.sync, 20)
+    assert entries(journal) == [("accepted", "a"), ("closed", "a")]
+
+
+async def test_entries_of_unwanted_kinds_are_passed_unread(open_journal):
+    journal, _ = open_journal()
+    await accept(journal, "a")
+    await accept(journal, "b")
+    journal.append("closed", "a", {})
+    assert await asyncio.to_thread(journal.sync, 20)
+    end = journal.durable_position
+    read = list(read_entries(journal.folder, Position(0, 0), end, 1 << 30, but=("accepted",)))
+    assert [None if entry is None else entry.key for entry, _ in read] == [None, None, "a"]
+    assert read[-1][1] == end
 
 
 async def test_open_calls_are_restored_with_their_last_progress(open_journal):
