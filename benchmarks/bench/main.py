@@ -32,6 +32,14 @@ def interactions() -> App:
 
 
 @app.command()
+def ledger() -> App:
+    """The database rows of a call, and their rollup, on SQLite."""
+    from fairserve.benchmarks.bench.ledger import app
+
+    return app
+
+
+@app.command()
 def usage() -> App:
     """Reports from the rollups of a large ledger on PostgreSQL."""
     from fairserve.benchmarks.bench.usage import app
