@@ -22,7 +22,6 @@ from fairserve.benchmarks.bench.gateway.calls import words
 from fairserve.benchmarks.bench.gateway.tokenising import trained_tokenizer
 from fairserve.benchmarks.bench.measure import cpu_ns, wall_ns
 from fairserve.platform.fleet.prompt import INLINE_CHARS, PromptReader, TemplateCounter
-from fairserve.platform.server.process import SWITCH_S
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 FIRST = Figure("tokenise_first_turn_us", "us", "prompt of a first turn, 200 new tokens", None)
@@ -32,6 +31,8 @@ HOLD = Figure("tokenise_hold_ms", "ms", "longest hold of the event loop by promp
 TURN_WORDS = 80
 """Words of a message: about 100 tokens."""
 SYSTEM_WORDS = 6_400
+SWITCH_S = 0.0005
+"""Interval at which Python may switch threads in seconds, as in a server."""
 TENANT = "tenant"
 
 Messages = list[dict[str, Any]]
