@@ -119,7 +119,7 @@ class SlowCounter:
 
 @pytest.mark.parametrize(
     ("content", "inline"),
-    [("x" * 480, True), ("x" * 501, False), ("\u4e2d" * 60, True), ("\u4e2d" * 63, False)],
+    [("x" * 280, True), ("x" * 301, False), ("\u4e2d" * 34, True), ("\u4e2d" * 38, False)],
 )
 async def test_long_prompts_are_tokenised_in_a_thread(content, inline):
     counter = SlowCounter()
