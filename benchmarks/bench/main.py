@@ -40,6 +40,14 @@ def ledger() -> App:
 
 
 @app.command()
+def tokenising() -> App:
+    """The prompt of a call, and how long it holds the event loop."""
+    from fairserve.benchmarks.bench.tokenising import app
+
+    return app
+
+
+@app.command()
 def usage() -> App:
     """Reports from the rollups of a large ledger on PostgreSQL."""
     from fairserve.benchmarks.bench.usage import app

@@ -29,7 +29,7 @@ class Tokenising:
 
     def __init__(self, prompts: int = _PROMPTS) -> None:
         """Train the tokenizer; a round has this many prompts."""
-        self._counter = TemplateCounter(_tokenizer())
+        self._counter = TemplateCounter(trained_tokenizer())
         self._bodies = Bodies(Shape("whole", 1))
         self._prompts = prompts
         self.prompt_tokens = len(self._counter.chat(self._messages(), None).token_ids)
@@ -48,7 +48,8 @@ class Tokenising:
         return found
 
 
-def _tokenizer() -> Any:
+def trained_tokenizer() -> Any:
+    """Return a tokenizer of transformers with a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

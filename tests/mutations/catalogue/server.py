@@ -585,6 +585,22 @@ _CONSOLE = (
         ("tests/unit/platform/base/test_shared_limit.py", "tests/unit/test_shared_tables.py"),
     ),
     Mutation(
+        "pieces-of-prompts-are-found-by-all-tenants",
+        "console",
+        "platform/fleet/prompt_pieces.py",
+        "                (tenant, text[begin:end], mark - begin if begin < mark < end else 0)\n",
+        '                ("", text[begin:end], mark - begin if begin < mark < end else 0)\n',
+        ("tests/unit/platform/fleet/test_prompt_pieces.py",),
+    ),
+    Mutation(
+        "prompts-are-cut-inside-another-token",
+        "console",
+        "platform/fleet/prompt_pieces.py",
+        "        and not any(_overlaps(token.content, other.content) for other in added)\n",
+        "",
+        ("tests/property/test_prompt_pieces.py",),
+    ),
+    Mutation(
         "place-is-held-until-the-answer-ends",
         "console",
         "platform/server/http/management.py",

@@ -117,12 +117,36 @@ class SlowCounter:
         return Prompt(BytesCounter().text("x").token_ids, 0)
 
 
-@pytest.mark.parametrize(("size", "inline"), [(100, True), (50_000, False)])
-async def test_long_prompts_are_tokenised_in_a_thread(size, inline):
+@pytest.mark.parametrize(
+    ("content", "inline"),
+    [("x" * 280, True), ("x" * 301, False), ("\u4e2d" * 34, True), ("\u4e2d" * 38, False)],
+)
+async def test_long_prompts_are_tokenised_in_a_thread(content, inline):
     counter = SlowCounter()
     reader = PromptReader(counter)
-    messages = [message("user", "x" * size)]
+    messages = [message("user", content)]
     await reader.chat(messages, None)
     here = threading.current_thread().name
     assert (counter.threads[0] == here) == inline
+    reader.close()
+
+
+class KeepingCounter:
+    def __init__(self):
+        self.tenants = []
+
+    def chat(self, messages, tools, tenant):
+        self.tenants.append(tenant)
+        return Prompt(BytesCounter().text("x").token_ids, 0)
+
+    def text(self, text, tenant):
+        return self.chat([], None, tenant)
+
+
+async def test_prompts_are_kept_for_their_tenant():
+    counter = KeepingCounter()
+    reader = PromptReader(counter)
+    await reader.chat([message("user", "x")], None, tenant="a")
+    await reader.text("x", tenant="b")
+    assert counter.tenants == ["a", "b"]
     reader.close()
