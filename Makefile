@@ -6,7 +6,13 @@ PYTHON ?= python3
 export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
+# What `make demo` and `make serve` need, and what tests and checks need as well.
+PRODUCT := server,torch,json,demo
+TOOLS := postgres,redis,oidc,otel,mcp,picker,kubernetes,s3,agents,bench,reports,dev
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.product
+COMMA := ,
+UV := uv==0.13.9
 
 # `make test TEST_PROCESSES=0` runs all tests in one process, to debug one of them.
 TEST_PROCESSES ?= 2
@@ -15,7 +21,7 @@ VLLM := .venv-vllm
 VLLM_SECOND := 0.33.0
 VLLM_SECOND_HOME := $(VLLM)/releases/$(VLLM_SECOND)
 
-.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second test-clients litellm check architecture protocol clean
+.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second test-clients litellm check architecture protocol lock clean
 help:
 	@echo "make demo   run agents against fcfs, rpm, cache-aware and fairserve, and compare (under 5 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
@@ -23,24 +29,50 @@ help:
 	@echo "make test-deep  run long simulations and benchmarks, and every property with many examples"
 	@echo "make check  lint, types, layering, and whether reports are as new as the code"
 	@echo "make architecture  draw the imports of the rooms anew in docs/architecture.md"
+	@echo "make lock   write requirements.lock anew, after a change of constraints.txt"
 	@echo "make protocol   generate the message classes of the picker's protocol"
 	@echo "make test-vllm  run the tests of the vLLM plug-in beside vLLM 0.32, and 0.33 if they changed (2 GB)"
 	@echo "make test-clients  run agent frameworks and load tools against the server; write docs/guide/clients.md (5 GB)"
 	@echo "make litellm   set up .venv-litellm, for \`fairserve bench gateway --litellm .venv-litellm\` (1 GB)"
 	@echo "make clean  remove the environments and caches"
 
-setup: $(STAMP)
-
-$(STAMP): pyproject.toml constraints.txt
+# uv installs the versions and checks the hashes of requirements.lock; where it cannot be installed, pip
+# takes the same versions from constraints.txt. uv reads no settings of pip: it gets its folders of wheels,
+# and the indexes that the environment names.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "FairServe needs Python 3.11 or later; say PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[server,torch,json,postgres,redis,oidc,otel,mcp,picker,kubernetes,s3,demo,agents,bench,reports,dev]'
-	@touch $(STAMP)
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install -q $(UV) || echo "uv is not to be had: pip installs, which takes longer"
+	@if test -x $(BIN)/uv; then \
+		folders=$$($(BIN)/python -m pip config list | sed -n "s/^.*\.find-links='\(.*\)'$$/\1/p" | tail -1 | tr ' ' ,); \
+		UV_FIND_LINKS="$${UV_FIND_LINKS-$$folders}" UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX-$$PIP_INDEX_URL}" \
+		UV_INDEX="$${UV_INDEX-$$PIP_EXTRA_INDEX_URL}" UV_INDEX_STRATEGY=unsafe-best-match \
+		$(BIN)/uv pip install -q --python $(BIN)/python -c requirements.lock -e '.[$(1)]'; \
+	else \
+		$(BIN)/python -m pip install -q -c constraints.txt -e '.[$(1)]'; \
+	fi
+	@touch $@
+endef
 
-demo: $(STAMP)
+setup: $(STAMP)
+
+$(DEMO_STAMP): pyproject.toml constraints.txt requirements.lock
+	$(call install,$(PRODUCT))
+
+$(STAMP): pyproject.toml constraints.txt requirements.lock
+	$(call install,$(PRODUCT)$(COMMA)$(TOOLS))
+
+# The lock has constraints.txt's versions with their hashes. torch has none: its builds depend on the machine.
+lock: $(STAMP)
+	UV_FIND_LINKS="$${UV_FIND_LINKS-$$PIP_FIND_LINKS}" $(BIN)/uv pip compile -q --universal --python-version 3.11 \
+		$(addprefix --extra ,$(subst $(COMMA), ,$(PRODUCT)$(COMMA)$(TOOLS)$(COMMA)gpu)) \
+		--generate-hashes --no-annotate --no-header -c constraints.txt pyproject.toml \
+		| $(BIN)/python tests/support/lock.py > requirements.lock
+
+demo: $(DEMO_STAMP)
 	$(BIN)/fairserve demo
 
-serve: $(STAMP)
+serve: $(DEMO_STAMP)
 	$(BIN)/fairserve serve
 
 test: $(STAMP)
