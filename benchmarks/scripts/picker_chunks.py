@@ -59,7 +59,9 @@ class _Stream:
         mode = pb.ProtocolConfiguration(request_body_mode=DUPLEX, response_body_mode=DUPLEX)
         names = {":method": "POST", ":path": CHAT, "authorization": f"Bearer {self._key}"}
         await self._send(request_headers=_headers(names), protocol_config=mode)
-        await self._send(request_body=pb.HttpBody(body=orjson.dumps(chat("ok")), end_of_stream=True))
+        await self._send(
+            request_body=pb.HttpBody(body=orjson.dumps(chat("ok")), end_of_stream=True)
+        )
         while not (await self._part("request_body")).end_of_stream:
             pass
         head = {":status": "200", "content-type": "text/event-stream"}

@@ -15,7 +15,6 @@ written by the task that has read it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
@@ -223,7 +222,7 @@ class Exchange:
     # --- messages ---------------------------------------------------------------------------------
 
     async def _next(self) -> pb.ProcessingRequest:
-        """Return the next message. Raises _LeftError at the end, and _OverError once the call is over."""
+        """Return the next message. Raises _LeftError at the end, _OverError once the call is over."""
         self._check_over()
         if self._held:
             return self._held.popleft()

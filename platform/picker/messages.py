@@ -122,7 +122,8 @@ class PartAnswer:
     def of(self, body: bytes, *, end: bool = False) -> bytes:
         """Return the serialised answer with this part, the last one if ``end``."""
         self._part.body, self._part.end_of_stream = body, end
-        return self._message.SerializeToString()
+        serialised: bytes = self._message.SerializeToString()
+        return serialised
 
 
 def replaced(body: bytes) -> pb.BodyMutation:
