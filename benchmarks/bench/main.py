@@ -69,3 +69,11 @@ def gateway() -> App:
     from fairserve.benchmarks.bench.gateway.command import app
 
     return app
+
+
+@app.command()
+def soak() -> App:
+    """Many calls: memory and latency must not grow."""
+    from fairserve.benchmarks.bench.soak import app
+
+    return app

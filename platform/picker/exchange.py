@@ -5,15 +5,16 @@
 
 The gateway chooses the modes of the bodies (``protocol_config``). With FULL_DUPLEX_STREAMED, which the
 endpoint picker protocol requires, the answer to the request headers waits for the grant; with BUFFERED
-it is the answer to the body. Messages are read ahead, so that a client that leaves withdraws its call.
+it is the answer to the body. While the call waits, the stream is read, so that a client that leaves
+withdraws its call.
 
-Cost: two tasks for each request; for each chunk of the answer one message in and one out.
+Cost: two tasks for each request; for each chunk of the answer one message in and one out, handled and
+written by the task that has read it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
@@ -67,15 +68,12 @@ SUBSET = "x-gateway-destination-endpoint-subset"
 SERVED = "x-gateway-destination-endpoint-served"
 LB_NAMESPACE = "envoy.lb"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-AHEAD = 4
-"""Messages of a stream that are read before they are handled."""
+MOST_HELD = 4
+"""Messages of a stream that are held while its call waits; no gateway sends more than trailers then."""
 EVENT_STREAM = "text/event-stream"
 DETAILS = "fairserve"
 """Details of our own answers, in the gateway's log."""
 RETRY_S = "5"
-
-_WAKE = pb.ProcessingRequest()
-"""Wakes an exchange whose call is over."""
 
 Context = Any
 """The context of a stream, :class:`grpc.aio.ServicerContext`, which has no types."""
@@ -138,11 +136,15 @@ class Exchange:
         self._parts = parts
         self._context = context
         self._began_s = time.monotonic()
-        self._messages: asyncio.Queue[pb.ProcessingRequest | None] = asyncio.Queue(AHEAD)
-        """Messages that were read ahead; None ends the stream."""
+        self._reading: asyncio.Task[Any] | None = None
+        """A read that began while the call waited for its grant."""
         self._held: deque[pb.ProcessingRequest] = deque()
         """Messages that arrived while the call waited for its grant."""
-        self._left = False
+        self._task: asyncio.Task[Any] | None = None
+        """The task that handles the stream."""
+        self._reads = False
+        """The task waits for a message, from which the end of the call may interrupt it."""
+        self._interrupted = False
         self._request_mode = self._response_mode = wire.FULL_DUPLEX
         self._headers: dict[str, str] = {}
         self._path = ""
@@ -170,10 +172,11 @@ class Exchange:
         self._head: Mapping[str, str] | None = None
         """Head of the answer that waits for its body: it may become that of an error."""
         self._head_sent = False
+        self._part = wire.PartAnswer()
 
     async def run(self) -> None:
         """Answer the messages of the stream until the gateway ends it."""
-        reading = asyncio.create_task(self._read_ahead())
+        self._task = asyncio.current_task()
         try:
             try:
                 await self._request()
@@ -190,7 +193,8 @@ class Exchange:
             logger.exception("a gateway's request failed")
             await self._reject(FairServeError("internal error"))
         finally:
-            reading.cancel()
+            if self._reading is not None:
+                self._reading.cancel()
             self._close()
 
     def _close(self) -> None:
@@ -217,62 +221,57 @@ class Exchange:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    async def _read_ahead(self) -> None:
-        while True:
-            message = await self._context.read()
-            if not isinstance(message, pb.ProcessingRequest):
-                break
-            await self._messages.put(message)
-        await self._messages.put(None)
-
     async def _next(self) -> pb.ProcessingRequest:
-        while True:
-            message: pb.ProcessingRequest | None = None
-            if self._held:
-                message = self._held.popleft()
-            elif not self._left:
-                message = await self._messages.get()
-            if self._is_over and not self._finished:
-                raise _OverError
-            if message is None:
-                raise _LeftError
-            if message is not _WAKE:
-                return message
+        """Return the next message. Raises _LeftError at the end, _OverError once the call is over."""
+        self._check_over()
+        if self._held:
+            return self._held.popleft()
+        self._reads = True
+        try:
+            reading, self._reading = self._reading, None
+            message = await (self._context.read() if reading is None else reading)
+        except asyncio.CancelledError:
+            assert self._task is not None
+            if self._interrupted and not self._task.uncancel():
+                raise _OverError from None
+            raise
+        finally:
+            self._reads = False
+        self._check_over()
+        if not isinstance(message, pb.ProcessingRequest):
+            raise _LeftError
+        return message
 
-    @property
-    def _is_over(self) -> bool:
-        return self._carrying is not None and self._carrying.done()
+    def _check_over(self) -> None:
+        if self._carrying is not None and self._carrying.done() and not self._finished:
+            raise _OverError
 
     def _call_is_over(self, _: asyncio.Task[None]) -> None:
-        """Wake the exchange of a call that control has stopped, or whose worker was lost."""
-        with contextlib.suppress(asyncio.QueueFull):  # it has enough to wake up for
-            self._messages.put_nowait(_WAKE)
+        """Interrupt the read of a call that control has stopped, or whose worker was lost."""
+        if self._reads and not self._finished:
+            assert self._task is not None
+            self._interrupted = True
+            self._task.cancel()
 
     async def _unless_left(self, *awaited: asyncio.Future[None]) -> None:
         """Wait for one of them. Raises _LeftError if the client leaves before."""
         while not any(each.done() for each in awaited):
-            await self._hold_next(awaited)
-            if self._left and not any(each.done() for each in awaited):
-                raise _LeftError
-
-    async def _hold_next(self, awaited: tuple[asyncio.Future[None], ...]) -> None:
-        """Wait for one of them or for a message, which is held back."""
-        waiting = asyncio.create_task(self._messages.get())
-        every: list[asyncio.Future[Any]] = [*awaited, waiting]
-        try:
+            every: list[asyncio.Future[Any]] = [*awaited]
+            if len(self._held) < MOST_HELD:
+                if self._reading is None:
+                    self._reading = asyncio.create_task(self._context.read())
+                every.append(self._reading)
             await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not waiting.done():
-                waiting.cancel()
-        if waiting.done() and not waiting.cancelled():
-            message = waiting.result()
-            if message is None:
-                self._left = True
-            else:
-                self._held.append(message)
+            if self._reading is not None and self._reading.done():
+                message = self._reading.result()
+                if isinstance(message, pb.ProcessingRequest):
+                    self._held.append(message)
+                    self._reading = None
+                elif not any(each.done() for each in awaited):
+                    raise _LeftError
 
     async def _write(self, **response: Any) -> None:
-        await self._context.write(pb.ProcessingResponse(**response))
+        await self._context.write(pb.ProcessingResponse(**response).SerializeToString())
 
     async def _reject(self, error: FairServeError) -> None:
         """Answer with an error, which ends the exchange."""
@@ -285,7 +284,7 @@ class Exchange:
             self._status = error.status
         body = orjson.dumps(error.body())
         answer = wire.immediate(error.status, {"content-type": JSON, **headers}, body, DETAILS)
-        await self._context.write(answer)
+        await self._context.write(answer.SerializeToString())
 
     # --- the request ------------------------------------------------------------------------------
 
@@ -691,10 +690,12 @@ class Exchange:
             await self._write(response_headers=pb.HeadersResponse(response=common))
         elif self._head is not None and not self._head_sent:
             await self._send_head(self._head)
+        if len(written) <= wire.CHUNK_BYTES:
+            await self._context.write(self._part.of(written, end=end))
+            return
         parts = list(wire.chunks(written))
         for number, part in enumerate(parts, 1):
-            common = wire.streamed(part, end=end and number == len(parts))
-            await self._write(response_body=pb.BodyResponse(response=common))
+            await self._context.write(self._part.of(part, end=end and number == len(parts)))
 
     def _error_head(self, error: FairServeError) -> dict[str, str]:
         """Return the head of an error that takes the place of a worker's."""
@@ -721,8 +722,7 @@ class Exchange:
         if self._error is None:
             return
         if self._is_stream and self._head_sent and self._response_mode == wire.FULL_DUPLEX:
-            common = wire.streamed(self._written.take())
-            await self._write(response_body=pb.BodyResponse(response=common))
+            await self._context.write(self._part.of(self._written.take()))
         await self._reject(self._error)
 
     async def _ends(self, relay: Relay, carrying: asyncio.Task[None], *, unread: bool) -> None:

@@ -1,6 +1,7 @@
 """The gRPC server of the picker: external processing and health, over TLS or in plain text.
 
-Cost of a message: about 0.1 ms of Python for gRPC, beside that of the decision.
+Cost of a message: 0.05 to 0.15 ms for gRPC, half of it in the kernel, beside that of the decision: a
+thread of the library wakes the event loop for each message that is read and for each that is written.
 """
 
 from __future__ import annotations
@@ -134,9 +135,8 @@ def _processor_server(
             *options,
         ]
     )
-    handler = grpc.stream_stream_rpc_method_handler(
-        process, pb.ProcessingRequest.FromString, pb.ProcessingResponse.SerializeToString
-    )
+    # Answers are serialised where they are made: a chunk's from a message that is kept.
+    handler = grpc.stream_stream_rpc_method_handler(process, pb.ProcessingRequest.FromString)
     services = grpc.method_handlers_generic_handler(EXTERNAL_PROCESSOR, {PROCESS: handler})
     server.add_generic_rpc_handlers((services,))
     return server

@@ -135,16 +135,21 @@ class FairServe(_Started):
 
     name = EMBEDDED
 
-    def __init__(self, folder: Path, worker_url: str, cores: Collection[int]) -> None:
+    def __init__(
+        self, folder: Path, worker_url: str, cores: Collection[int], **more_flags: str
+    ) -> None:
         """Start it, and wait until it serves the worker. Raises StartError."""
         self._admin_key = "sk-fs-a-" + secrets.token_urlsafe(32)
         port = free_port()
+        self.data = folder / f"{EMBEDDED}-data"
+        """Its data folder."""
         flags = {
             "port": str(port),
-            "data-dir": str(folder / f"{EMBEDDED}-data"),
+            "data-dir": str(self.data),
             "worker-urls": worker_url,
             "log-level": "warning",
             "max-connections-per-address": _CONNECTIONS,
+            **{name.replace("_", "-"): value for name, value in more_flags.items()},
         }
         environment = {
             **{name: value for name, value in os.environ.items() if "FAIRSERVE" not in name},
@@ -163,9 +168,17 @@ class FairServe(_Started):
 
     def _set_up(self) -> None:
         """Create a tenant and its app, whose key the clients use."""
-        tenant = _post(self.url + "/admin/tenants", self._admin_key, {"name": "bench"})
-        app = {"name": "bench", "profile": _PROFILE}
-        self.key = str(_post(self.url + "/v1/apps", tenant["api_key"], app)["api_key"])
+        self.key = self.new_key("bench")
+
+    def new_key(self, name: str) -> str:
+        """Create a tenant and its app; return the app's key. Raises StartError."""
+        tenant = _asked(self.url + "/admin/tenants", self._admin_key, {"name": name})
+        app = {"name": name, "profile": _PROFILE}
+        return str(_asked(self.url + "/v1/apps", tenant["api_key"], app)["api_key"])
+
+    def cluster(self) -> dict[str, Any]:
+        """Return the state of models and workers. Raises StartError."""
+        return _asked(self.url + "/admin/cluster", self._admin_key)
 
 
 class LiteLlm(_Started):
@@ -245,10 +258,11 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _post(url: str, key: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the object that answers a POST. Raises StartError."""
+def _asked(url: str, key: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the object that answers a GET, or a POST of ``body``. Raises StartError."""
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers)  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
             found: dict[str, Any] = json.loads(answer.read())

@@ -58,6 +58,8 @@ class Load:
     """Calls per second of an open load."""
     hold_s: float = 0.0
     """Seconds for which the worker pauses each call."""
+    timeout_s: float = CALL_TIMEOUT_S
+    """The longest time of a call."""
     limit_s: float = 120.0
     """The longest duration; a phase that lasts longer is an error."""
 
@@ -99,16 +101,16 @@ class Connection(asyncio.Protocol):
         self.first_s = 0.0
         """Time of the first token."""
 
-    async def call(self, request: bytes, shape: Shape) -> None:
+    async def call(self, request: bytes, shape: Shape, timeout_s: float) -> None:
         """Send a request, and wait for the whole answer. Raises CallFailedError."""
         self._reset()
         self._answered = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         try:
-            await asyncio.wait_for(self._answered, CALL_TIMEOUT_S)
+            await asyncio.wait_for(self._answered, timeout_s)
         except TimeoutError:
             self._transport.abort()
-            raise CallFailedError(f"no end within {CALL_TIMEOUT_S:g} s") from None
+            raise CallFailedError(f"no end within {timeout_s:g} s") from None
         status = self._parser.get_status_code()
         shown = self._start.decode(errors="replace")
         if status != 200:
@@ -186,7 +188,7 @@ class Clients:
 
     async def run(self) -> Outcome:
         """Send all calls; return the outcome. Raises TimeoutError after ``limit_s``."""
-        async with asyncio.timeout(self._load.limit_s + CALL_TIMEOUT_S):
+        async with asyncio.timeout(self._load.limit_s + self._load.timeout_s):
             rps = await (self._closed() if self._load.concurrency else self._open())
         for connection in self._idle:
             connection.close()
@@ -239,7 +241,8 @@ class Clients:
         try:
             connection = await self._connection()
             body = self._bodies.next()
-            await connection.call(b"%s%d\r\n\r\n%s" % (self._head, len(body), body), self._shape)
+            request = b"%s%d\r\n\r\n%s" % (self._head, len(body), body)
+            await connection.call(request, self._shape, self._load.timeout_s)
         except (CallFailedError, OSError) as error:
             self._failed += 1
             if len(self._errors) < MAX_ERRORS:

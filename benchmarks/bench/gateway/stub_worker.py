@@ -1,8 +1,9 @@
-"""A worker without a model, in a process of its own: ``python -m ...stub_worker STEP_MS``.
+"""A worker without a model, in a process of its own: ``python -m ...stub_worker STEP_MS [KV_BLOCKS]``.
 
 It speaks vLLM's dialect and generates a token of each running call every ``STEP_MS``, all calls in one
 step, as an engine with continuous batching does. A call that is not streamed is answered when its last
-token is due. It prints its port, and ends with its standard input.
+token is due. It prints its port, and ends with its standard input; a line there pauses its steps, and
+the next line resumes them.
 
 Cost: about 10 us for each chunk, and 60 us for each call, so that one core carries tens of thousands of
 tokens a second. Weakness: it has no queue; a call begins with the next step, however many others run.
@@ -32,11 +33,13 @@ _JSON = b"application/json"
 class Engine:
     """The running calls, and the step that gives each of them a token."""
 
-    def __init__(self, step_s: float) -> None:
-        """A step takes ``step_s``."""
-        self.step_s = step_s
+    def __init__(self, step_s: float, kv_blocks: int = KV_BLOCKS) -> None:
+        """A step takes ``step_s``; the KV cache is said to have ``kv_blocks``."""
+        self.step_s, self.kv_blocks = step_s, kv_blocks
         self.calls = 0
         """Calls so far."""
+        self.paused = False
+        """No call gets a token."""
         self._running: dict[Generation, None] = {}
 
     def __len__(self) -> int:
@@ -57,7 +60,7 @@ class Engine:
         while True:
             due_s = max(due_s + self.step_s, time.monotonic())
             await asyncio.sleep(due_s - time.monotonic())
-            for generation in list(self._running):
+            for generation in () if self.paused else list(self._running):
                 generation.step()
 
 
@@ -223,14 +226,14 @@ class Connection(asyncio.Protocol):
             )
             self._generation.begin()
         else:
-            self._write(page(path, len(self._engine)))
+            self._write(page(path, len(self._engine), self._engine.kv_blocks))
 
     def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
 
 
-def page(path: str, running: int) -> bytes:
+def page(path: str, running: int, kv_blocks: int) -> bytes:
     """Return the response to a request that is no call."""
     if path == "/health":
         return response(200, b"")
@@ -248,7 +251,7 @@ def page(path: str, running: int) -> bytes:
         text = (
             f'vllm:num_requests_running{{model_name="{MODEL}"}} {running}\n'
             f'vllm:num_requests_waiting{{model_name="{MODEL}"}} 0\n'
-            f'vllm:cache_config_info{{block_size="{BLOCK_TOKENS}",num_gpu_blocks="{KV_BLOCKS}"}} 1\n'
+            f'vllm:cache_config_info{{block_size="{BLOCK_TOKENS}",num_gpu_blocks="{kv_blocks}"}} 1\n'
         )
         return response(200, text.encode(), b"text/plain; version=0.0.4")
     return response(404, b'{"error":{"message":"not found","code":404}}')
@@ -275,14 +278,15 @@ def _pause_s(body: dict[str, Any]) -> float:
     return float(content.split(maxsplit=2)[1])
 
 
-async def serve(step_s: float) -> None:
+async def serve(step_s: float, kv_blocks: int = KV_BLOCKS) -> None:
     """Serve on a free port of the loopback until the standard input ends."""
     loop = asyncio.get_running_loop()
-    engine = Engine(step_s)
+    engine = Engine(step_s, kv_blocks)
     server = await loop.create_server(lambda: Connection(engine), "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
     steps = asyncio.create_task(engine.run())
-    await loop.run_in_executor(None, sys.stdin.read)
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        engine.paused = not engine.paused
     steps.cancel()
     server.close()
 
@@ -290,4 +294,4 @@ async def serve(step_s: float) -> None:
 if __name__ == "__main__":
     import uvloop
 
-    uvloop.run(serve(float(sys.argv[1]) / 1000))
+    uvloop.run(serve(float(sys.argv[1]) / 1000, *map(int, sys.argv[2:])))
