@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typer import Context
 
-from fairserve.platform.base.command_line import Command
+from fairserve.platform.base.command_line import GroupedCommand
 
 
-class SeveralValues(Command):
+class SeveralValues(GroupedCommand):
     """A command whose options of lists take all words up to the next flag."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]

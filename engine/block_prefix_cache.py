@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 from fairserve.scheduling.base import CacheListener, LocalCall
 from fairserve.scheduling.locality.block_keys import BlockKeys
-from fairserve.scheduling.locality.prefix_node import Node
+from fairserve.scheduling.locality.prefix_node import PrefixNode
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 _HERE = "here"
@@ -61,19 +61,19 @@ class BlockPrefixCache:
         """Notify ``listener`` of stored first blocks, and of nodes that change or disappear."""
         block_tokens = self.block_tokens
 
-        def disappeared(node: Node, kept: int) -> None:
+        def disappeared(node: PrefixNode, kept: int) -> None:
             listener.changed(node, (node.start + kept) * block_tokens if kept else -1)
 
-        def renamed(node: Node, other: Node, depth: int) -> None:
+        def renamed(node: PrefixNode, other: PrefixNode, depth: int) -> None:
             listener.renamed(node, other, depth * block_tokens)
 
         self._tree.follow(listener.changed, disappeared, renamed)
 
-    def lock(self, call_id: str) -> Node:
+    def lock(self, call_id: str) -> PrefixNode:
         """Lock the cached part of a call's prompt; pass the result to :meth:`unlock`."""
         return self._tree.lock(self._keys[call_id], _HERE)
 
-    def unlock(self, locked: Node) -> None:
+    def unlock(self, locked: PrefixNode) -> None:
         """Undo one :meth:`lock`."""
         self._tree.unlock(locked, _HERE)
 

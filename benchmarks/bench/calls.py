@@ -16,7 +16,7 @@ TENANTS = 10
 OUTPUT_TOKENS = 150
 
 
-class CallSource:
+class BenchCallSource:
     """An endless sequence of calls. Equal seeds give equal calls."""
 
     def __init__(self, seed: int, clients: int = 100, prompts: PromptTrees | None = None) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from itertools import pairwise
 from statistics import median
 
-from fairserve.benchmarks.bench.calls import OUTPUT_TOKENS, CallSource
+from fairserve.benchmarks.bench.calls import OUTPUT_TOKENS, BenchCallSource
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns, percentile, wall_ns
 from fairserve.benchmarks.bench.prompts import PromptTrees
@@ -50,7 +50,7 @@ class Decisions:
     ) -> None:
         self._name, self._p99_name = name, p99_name
         self._decisions, self._most_outstanding = decisions, outstanding * workers
-        self._source = CallSource(seed, clients, prompts)
+        self._source = BenchCallSource(seed, clients, prompts)
         dispatcher = Dispatcher(SYSTEMS["d2lpm"], seed=seed)
         self.worker_tokens = dict.fromkeys((f"worker-{n}" for n in range(workers)), worker_tokens)
         for worker, tokens in self.worker_tokens.items():

@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections import deque
 from statistics import fmean
 
-from fairserve.benchmarks.bench.calls import OUTPUT_TOKENS, CallSource
+from fairserve.benchmarks.bench.calls import OUTPUT_TOKENS, BenchCallSource
 from fairserve.benchmarks.bench.engine_cache import EngineCache
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns, percentile
 from fairserve.interactions.call import client_id
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.locality.prefix_node import Node
+from fairserve.scheduling.locality.prefix_node import PrefixNode
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 TURNOVER = 8
@@ -50,10 +50,10 @@ class DlpmSteps:
     ) -> None:
         self._name, self._steps, self._batch = name, steps, batch
         self._capacity_tokens = worker_tokens
-        self._source = CallSource(seed, clients)
+        self._source = BenchCallSource(seed, clients)
         self._cache = EngineCache(seed, worker_tokens)
         self._scheduler = LOCAL_SCHEDULERS["dlpm"]()
-        self._running: deque[tuple[LocalCall, Node, int]] = deque()
+        self._running: deque[tuple[LocalCall, PrefixNode, int]] = deque()
         """Running calls, each with its lock and reserved tokens."""
         self._reserved_tokens = 0
         self.admitted_tokens = self.cached_tokens = 0

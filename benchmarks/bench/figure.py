@@ -37,7 +37,7 @@ class Reading:
     """Other numbers by name, with the unit as suffix: parts of the figures, properties of the load."""
 
 
-class Workload(Protocol):
+class BenchWorkload(Protocol):
     """A workload in its steady state, of which rounds can be measured repeatedly."""
 
     def round(self) -> Reading:
@@ -46,16 +46,16 @@ class Workload(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FigurePart:
     """Figures that are measured together by one workload."""
 
     figures: tuple[Figure, ...]
-    build: Callable[[float], Workload]
+    build: Callable[[float], BenchWorkload]
     """Builds the workload at a share of its full size, which is 1 for figures that count."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BenchResult:
     """Values of a figure, one per round."""
 
     figure: Figure

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairserve.benchmarks.bench.figure import Part
+from fairserve.benchmarks.bench.figure import FigurePart
 from fairserve.benchmarks.bench.measure import MIN_ROUNDS, measure
 from fairserve.benchmarks.bench.report import details, table, to_plain
 from fairserve.benchmarks.evidence.origin import present_mark
@@ -22,7 +22,7 @@ from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
 from fairserve.benchmarks.plots import plot_folder
 from fairserve.benchmarks.several_values import SeveralValues
-from fairserve.platform.base.command_line import App, file_to_write, option, with_options
+from fairserve.platform.base.command_line import CommandGroup, file_to_write, option, with_options
 
 PACKAGES = ("fairserve", "numpy")
 DEFAULT_ROUNDS = 7
@@ -51,14 +51,14 @@ class FiguresCommand:
     group: str
     """Its name on the command line."""
     description: str
-    parts: tuple[Part, ...]
+    parts: tuple[FigurePart, ...]
     growth: bool = False
     """``--plot`` also measures :mod:`fairserve.benchmarks.bench.growth`, and draws it."""
 
     @property
-    def app(self) -> App:
+    def app(self) -> CommandGroup:
         """Return the command line."""
-        app = App()
+        app = CommandGroup()
 
         @app.command(
             self.group,
@@ -123,7 +123,7 @@ class FiguresCommand:
         }
         return command_line(f"fairserve bench {self.group}", settings)
 
-    def _chosen(self, only: Sequence[str]) -> list[Part]:
+    def _chosen(self, only: Sequence[str]) -> list[FigurePart]:
         return [p for p in self.parts if not only or {f.name for f in p.figures} & set(only)]
 
     def _names(self) -> list[str]:

@@ -16,13 +16,13 @@ from typing import Any
 
 from fairserve.benchmarks.bench.decisions import Decisions
 from fairserve.benchmarks.bench.dlpm_steps import DlpmSteps
-from fairserve.benchmarks.bench.figure import Workload
+from fairserve.benchmarks.bench.figure import BenchWorkload
 from fairserve.benchmarks.bench.long_queues import KINDS, Kind, OneQueue, Ticks
 from fairserve.benchmarks.bench.measure import frozen_garbage
 from fairserve.benchmarks.bench.prompts import PromptTrees
 from fairserve.benchmarks.bench.vtc_passes import VtcPasses
 from fairserve.benchmarks.bench.whole_calls import FIGURE as DISPATCHER
-from fairserve.benchmarks.bench.whole_calls import WholeCalls
+from fairserve.benchmarks.bench.whole_calls import WholeCallsBench
 
 _VALUE = "value"
 _PROMPTS_PER_WORKER = 65
@@ -39,7 +39,7 @@ class Curve:
     x: str
     y: str
     sizes: tuple[int, ...]
-    build: Callable[[int, float], Workload]
+    build: Callable[[int, float], BenchWorkload]
     """Builds the workload of a size, at a share of its full extent."""
     figure: str = _VALUE
     per_call: bool = False
@@ -47,7 +47,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredGrowth:
     """Values of a curve: the median, smallest and largest round for each size."""
 
     curve: Curve
@@ -69,12 +69,12 @@ def measure_curves(
     scale: float = 1.0,
     say: Callable[[str], None] = lambda text: None,
     curves: Sequence[Curve] | None = None,
-) -> list[Measured]:
+) -> list[MeasuredGrowth]:
     """Measure all curves, or the named ones; a smaller ``scale`` is for tests."""
     return [_measure(curve, rounds, scale, say) for curve in (curves or CURVES)]
 
 
-def _measure(curve: Curve, rounds: int, scale: float, say: Callable[[str], None]) -> Measured:
+def _measure(curve: Curve, rounds: int, scale: float, say: Callable[[str], None]) -> MeasuredGrowth:
     points = []
     for size in curve.sizes:
         say(f"{curve.title}: {size:,}")
@@ -87,10 +87,10 @@ def _measure(curve: Curve, rounds: int, scale: float, say: Callable[[str], None]
                 gc.collect()
         points.append((size, median(values), min(values), max(values)))
         del workload
-    return Measured(curve, tuple(points))
+    return MeasuredGrowth(curve, tuple(points))
 
 
-def _by_prompt_length(size: int, scale: float) -> Workload:
+def _by_prompt_length(size: int, scale: float) -> BenchWorkload:
     length = max(64, round(size * scale))
     return Decisions(
         _VALUE,
@@ -101,7 +101,7 @@ def _by_prompt_length(size: int, scale: float) -> Workload:
     )
 
 
-def _by_workers(size: int, scale: float) -> Workload:
+def _by_workers(size: int, scale: float) -> BenchWorkload:
     return Decisions(
         _VALUE,
         max(1, round(size * scale)),
@@ -110,7 +110,7 @@ def _by_workers(size: int, scale: float) -> Workload:
     )
 
 
-def _by_clients(size: int, scale: float) -> Workload:
+def _by_clients(size: int, scale: float) -> BenchWorkload:
     return Decisions(
         _VALUE,
         8,
@@ -120,7 +120,7 @@ def _by_clients(size: int, scale: float) -> Workload:
     )
 
 
-def _dlpm_by_queue(size: int, scale: float) -> Workload:
+def _dlpm_by_queue(size: int, scale: float) -> BenchWorkload:
     return DlpmSteps(
         _VALUE,
         waiting=max(16, round(size * scale)),
@@ -130,7 +130,7 @@ def _dlpm_by_queue(size: int, scale: float) -> Workload:
     )
 
 
-def _vtc_by_clients(size: int, scale: float) -> Workload:
+def _vtc_by_clients(size: int, scale: float) -> BenchWorkload:
     clients = max(2, round(size * scale))
     return VtcPasses(
         _VALUE,
@@ -142,8 +142,8 @@ def _vtc_by_clients(size: int, scale: float) -> Workload:
     )
 
 
-def _dispatcher_by_queue(size: int, scale: float) -> Workload:
-    return WholeCalls(
+def _dispatcher_by_queue(size: int, scale: float) -> BenchWorkload:
+    return WholeCallsBench(
         in_flight=max(10, round((300 + size) * scale)),
         clients=max(20, round(1000 * scale)),
         worker_tokens=max(20_000, round(200_000 * scale)),
@@ -151,12 +151,12 @@ def _dispatcher_by_queue(size: int, scale: float) -> Workload:
     )
 
 
-def _call_by_queue(kind: Kind, size: int, scale: float) -> Workload:
+def _call_by_queue(kind: Kind, size: int, scale: float) -> BenchWorkload:
     queued, calls = max(5, round(size * scale)), max(5, round(200 * scale))
     return OneQueue(_VALUE, kind, queued=queued, calls=calls)
 
 
-def _tick_by_tenants(size: int, scale: float) -> Workload:
+def _tick_by_tenants(size: int, scale: float) -> BenchWorkload:
     return Ticks(_VALUE, tenants=max(5, round(size * scale)), ticks=max(3, round(30 * scale)))
 
 

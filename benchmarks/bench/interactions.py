@@ -7,7 +7,7 @@ processor's caches.
 
 from __future__ import annotations
 
-from fairserve.benchmarks.bench.figure import Figure, Part, Workload, sized
+from fairserve.benchmarks.bench.figure import BenchWorkload, Figure, FigurePart, sized
 from fairserve.benchmarks.bench.figures_command import FiguresCommand
 from fairserve.benchmarks.bench.tracker_calls import BYTES, TIME, TrackerMemory, TrackerTime
 
@@ -15,15 +15,18 @@ CALL_TIME = Figure(TIME, "us", "a call's attachment, stage and completion, 100,0
 CALL_BYTES = Figure(BYTES, "bytes", "live state, per call", 400)
 
 
-def _time(scale: float) -> Workload:
+def _time(scale: float) -> BenchWorkload:
     return TrackerTime(sized(100_000, scale, 200), sized(20_000, scale, 200))
 
 
-def _memory(scale: float) -> Workload:
+def _memory(scale: float) -> BenchWorkload:
     return TrackerMemory(sized(5000, scale, 50))
 
 
-PARTS: tuple[Part, ...] = (Part((CALL_TIME,), _time), Part((CALL_BYTES,), _memory))
+PARTS: tuple[FigurePart, ...] = (
+    FigurePart((CALL_TIME,), _time),
+    FigurePart((CALL_BYTES,), _memory),
+)
 
 command = FiguresCommand(
     "interactions",

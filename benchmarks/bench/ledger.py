@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairserve.benchmarks.bench.figure import Figure, Part, Workload, sized
+from fairserve.benchmarks.bench.figure import BenchWorkload, Figure, FigurePart, sized
 from fairserve.benchmarks.bench.figures_command import FiguresCommand
 from fairserve.benchmarks.bench.ledger_rows import BATCH, ROLLUP, LedgerBatches, Rollup
 
@@ -10,15 +10,15 @@ ROWS = Figure(BATCH, "us", "rows of a call and its run, after 100,000 others", 1
 SUMS = Figure(ROLLUP, "us", "a rollup of a quarter hour, per call of it", 20, aim=10)
 
 
-def _batches(scale: float) -> Workload:
+def _batches(scale: float) -> BenchWorkload:
     return LedgerBatches(sized(100_000, scale, 100), sized(8, scale))
 
 
-def _rollup(scale: float) -> Workload:
+def _rollup(scale: float) -> BenchWorkload:
     return Rollup(sized(20_000, scale, 100))
 
 
-PARTS: tuple[Part, ...] = (Part((ROWS,), _batches), Part((SUMS,), _rollup))
+PARTS: tuple[FigurePart, ...] = (FigurePart((ROWS,), _batches), FigurePart((SUMS,), _rollup))
 
 command = FiguresCommand(
     "ledger",

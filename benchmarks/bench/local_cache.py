@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from statistics import fmean
 
-from fairserve.benchmarks.bench.calls import CallSource
+from fairserve.benchmarks.bench.calls import BenchCallSource
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns, percentile
 from fairserve.scheduling.locality.locality import Locality
-from fairserve.scheduling.locality.prefix_node import Node
+from fairserve.scheduling.locality.prefix_node import PrefixNode
 
 FIGURE = "prefix_cache_us"
 WORKER = "worker"
@@ -32,11 +32,11 @@ class LocalCache:
         seed: int = 2,
     ) -> None:
         self._calls, self._most_running = calls, running
-        self._source = CallSource(seed)
+        self._source = BenchCallSource(seed)
         self.locality = Locality(seed)
         self.locality.add_worker(WORKER, worker_tokens)
         self._mask = self.locality.tree.mask([WORKER])
-        self._running: deque[tuple[str, Node]] = deque()
+        self._running: deque[tuple[str, PrefixNode]] = deque()
         """Ids of running calls, each with the node returned by the lock."""
         self.prompt_tokens = self.matched_tokens = 0
         while self.prompt_tokens - self.matched_tokens < worker_tokens:

@@ -6,9 +6,9 @@ the figures are), 1 not possible here, 2 wrong use.
 
 from __future__ import annotations
 
-from fairserve.platform.base.command_line import App, LazyCommands
+from fairserve.platform.base.command_line import CommandGroup, LazyCommands
 
-app = App(
+app = CommandGroup(
     cls=LazyCommands,
     help="Measure what the platform itself costs.",
     subcommand_metavar="GROUP [ARGS]...",
@@ -16,7 +16,7 @@ app = App(
 
 
 @app.command()
-def scheduling() -> App:
+def scheduling() -> CommandGroup:
     """Routing, prefix trees, local schedulers, the dispatcher."""
     from fairserve.benchmarks.bench.scheduling import app
 
@@ -24,7 +24,7 @@ def scheduling() -> App:
 
 
 @app.command()
-def interactions() -> App:
+def interactions() -> CommandGroup:
     """The tracker of runs: time of a call, and memory for it."""
     from fairserve.benchmarks.bench.interactions import app
 
@@ -32,7 +32,7 @@ def interactions() -> App:
 
 
 @app.command()
-def ledger() -> App:
+def ledger() -> CommandGroup:
     """The database rows of a call, and their rollup, on SQLite."""
     from fairserve.benchmarks.bench.ledger import app
 
@@ -40,7 +40,7 @@ def ledger() -> App:
 
 
 @app.command()
-def tokenising() -> App:
+def tokenising() -> CommandGroup:
     """The prompt of a call, and how long it holds the event loop."""
     from fairserve.benchmarks.bench.tokenising import app
 
@@ -48,7 +48,7 @@ def tokenising() -> App:
 
 
 @app.command()
-def usage() -> App:
+def usage() -> CommandGroup:
     """Reports from the rollups of a large ledger on PostgreSQL."""
     from fairserve.benchmarks.bench.usage import app
 
@@ -56,7 +56,7 @@ def usage() -> App:
 
 
 @app.command()
-def engine() -> App:
+def engine() -> CommandGroup:
     """The embedded engine beside transformers, and the simulator beside it."""
     from fairserve.benchmarks.bench.engine.command import app
 
@@ -64,7 +64,7 @@ def engine() -> App:
 
 
 @app.command()
-def gateway() -> App:
+def gateway() -> CommandGroup:
     """FairServe beside LiteLLM: CPU of a call, rate, latency, memory."""
     from fairserve.benchmarks.bench.gateway.command import app
 
@@ -72,7 +72,7 @@ def gateway() -> App:
 
 
 @app.command()
-def soak() -> App:
+def soak() -> CommandGroup:
     """Many calls: memory and latency must not grow."""
     from fairserve.benchmarks.bench.soak import app
 

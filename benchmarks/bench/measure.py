@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
 
-from fairserve.benchmarks.bench.figure import Part, Reading, Result, Workload
+from fairserve.benchmarks.bench.figure import BenchResult, BenchWorkload, FigurePart, Reading
 
 MIN_ROUNDS = 5
 
@@ -62,14 +62,14 @@ def traced_memory() -> Iterator[Callable[[], int]]:
 
 
 def measure(
-    parts: Sequence[Part],
+    parts: Sequence[FigurePart],
     rounds: int,
     *,
     scale: float = 1.0,
     say: Callable[[str], None] = lambda text: None,
-) -> list[Result]:
+) -> list[BenchResult]:
     """Build all workloads, then measure them in turn; return results in the order of the parts."""
-    workloads: list[Workload] = []
+    workloads: list[BenchWorkload] = []
     for part in parts:
         say(f"preparing {part.figures[0].name}")
         workloads.append(part.build(scale))
@@ -90,7 +90,7 @@ def measure(
         }
         for figure in part.figures:
             values = tuple(reading.figures[figure.name] for reading in of_part)
-            results.append(Result(figure, values, details))
+            results.append(BenchResult(figure, values, details))
     return results
 
 

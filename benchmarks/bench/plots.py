@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairserve.benchmarks.bench.growth import Measured
+from fairserve.benchmarks.bench.growth import MeasuredGrowth
 from fairserve.benchmarks.plots import COLORS, band, caption, save, sheet
 
 
-def draw(curves: Sequence[Measured], folder: Path) -> list[Path]:
+def draw(curves: Sequence[MeasuredGrowth], folder: Path) -> list[Path]:
     """Draw one file for each curve; return their paths."""
     return [_draw(curve, folder / f"{curve.curve.name}.png") for curve in curves]
 
 
-def _draw(measured: Measured, path: Path) -> Path:
+def _draw(measured: MeasuredGrowth, path: Path) -> Path:
     curve = measured.curve
     sizes, values, least, greatest = zip(*measured.points, strict=True)
     figure, [axes] = sheet(1)

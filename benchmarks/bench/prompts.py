@@ -33,7 +33,7 @@ _LEVELS = ((0.12, 0.20), (0.20, 0.28), (0.28, 0.38))
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BenchPrompt:
     """Token ids of a prompt, and the number of shared ones."""
 
     token_ids: TokenIds
@@ -69,7 +69,7 @@ class PromptTrees:
         """Return the number of trees."""
         return len(self._trees)
 
-    def prompt(self, tree: int) -> Prompt:
+    def prompt(self, tree: int) -> BenchPrompt:
         """Return the next prompt of a tree."""
         random, paths = self._random, self._trees[tree]
         span = self._longest - self._shortest
@@ -81,7 +81,7 @@ class PromptTrees:
         token_ids = np.empty(length, dtype=np.uint32)
         token_ids[:shared] = path.token_ids[:shared]
         token_ids[shared:] = self._tokens(length - shared)
-        return Prompt(token_ids, tree, shared, path.ends[0])
+        return BenchPrompt(token_ids, tree, shared, path.ends[0])
 
     def _tree(self) -> list[_Path]:
         paths = [_Path(self._tokens(0), ())]

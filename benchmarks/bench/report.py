@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairserve.benchmarks.bench.figure import Figure, Result
+from fairserve.benchmarks.bench.figure import BenchResult, Figure
 from fairserve.benchmarks.text_table import aligned
 
 Row = tuple[str, ...]
@@ -13,12 +13,12 @@ Row = tuple[str, ...]
 _HEAD: Row = ("figure", "value", "spread", "target", "aim", "peers")
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[BenchResult]) -> str:
     """Return a table with one line per figure; ``*`` marks a missed target."""
     return aligned(_HEAD, [_row(result) for result in results], left=(0, len(_HEAD) - 1))
 
 
-def details(results: Sequence[Result]) -> str:
+def details(results: Sequence[BenchResult]) -> str:
     """Return the details of the workloads, one line each."""
     lines, listed = [], set()
     for result in results:
@@ -30,7 +30,9 @@ def details(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def to_plain(machine: Mapping[str, Any], results: Sequence[Result], rounds: int) -> dict[str, Any]:
+def to_plain(
+    machine: Mapping[str, Any], results: Sequence[BenchResult], rounds: int
+) -> dict[str, Any]:
     """Return the JSON document of ``--json``."""
     return {
         "machine": dict(machine),
@@ -52,7 +54,7 @@ def number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
-def _row(result: Result) -> Row:
+def _row(result: BenchResult) -> Row:
     figure = result.figure
     target = figure.target
     missed = "" if target is None or figure.reached(result.value, target) else " *"

@@ -12,7 +12,7 @@ from functools import partial
 from fairserve.benchmarks.bench import contract_calls
 from fairserve.benchmarks.bench.decisions import WORKER_TOKENS, Decisions
 from fairserve.benchmarks.bench.dlpm_steps import DlpmSteps
-from fairserve.benchmarks.bench.figure import Figure, Part, Workload, sized
+from fairserve.benchmarks.bench.figure import BenchWorkload, Figure, FigurePart, sized
 from fairserve.benchmarks.bench.figures_command import FiguresCommand
 from fairserve.benchmarks.bench.local_cache import LocalCache
 from fairserve.benchmarks.bench.long_queues import (
@@ -26,7 +26,7 @@ from fairserve.benchmarks.bench.long_queues import (
 )
 from fairserve.benchmarks.bench.tree_memory import TreeMemory
 from fairserve.benchmarks.bench.vtc_passes import VtcPasses
-from fairserve.benchmarks.bench.whole_calls import WholeCalls
+from fairserve.benchmarks.bench.whole_calls import WholeCallsBench
 
 _ROUTERS = {"sglang rust gateway": 20.0, "preble": 542.0}
 
@@ -104,19 +104,19 @@ CONTRACTS = Figure(
 TICKS = Figure(TICK, "ms", "a tick, 20,000 tenants with limits and a budget", 10)
 
 
-def _decisions_8(scale: float) -> Workload:
+def _decisions_8(scale: float) -> BenchWorkload:
     return _decisions(DECISION_8.name, 8, scale, p99_name=DECISION_P99.name)
 
 
-def _decisions_64(scale: float) -> Workload:
+def _decisions_64(scale: float) -> BenchWorkload:
     return _decisions(DECISION_64.name, 64, scale)
 
 
-def _decisions_256(scale: float) -> Workload:
+def _decisions_256(scale: float) -> BenchWorkload:
     return _decisions(DECISION_256.name, 256, scale)
 
 
-def _decisions(name: str, workers: int, scale: float, p99_name: str | None = None) -> Workload:
+def _decisions(name: str, workers: int, scale: float, p99_name: str | None = None) -> BenchWorkload:
     return Decisions(
         name,
         workers,
@@ -127,11 +127,11 @@ def _decisions(name: str, workers: int, scale: float, p99_name: str | None = Non
     )
 
 
-def _tree(scale: float) -> Workload:
+def _tree(scale: float) -> BenchWorkload:
     return TreeMemory(worker_tokens=sized(WORKER_TOKENS, scale, 5000))
 
 
-def _cache(scale: float) -> Workload:
+def _cache(scale: float) -> BenchWorkload:
     return LocalCache(
         worker_tokens=sized(400_000, scale, 20_000),
         running=sized(64, scale),
@@ -139,15 +139,15 @@ def _cache(scale: float) -> Workload:
     )
 
 
-def _dlpm_128(scale: float) -> Workload:
+def _dlpm_128(scale: float) -> BenchWorkload:
     return _dlpm(DLPM_128.name, 128, scale, clients=100)
 
 
-def _dlpm_10000(scale: float) -> Workload:
+def _dlpm_10000(scale: float) -> BenchWorkload:
     return _dlpm(DLPM_10000.name, 10_000, scale, clients=1000)
 
 
-def _dlpm(name: str, waiting: int, scale: float, *, clients: int) -> Workload:
+def _dlpm(name: str, waiting: int, scale: float, *, clients: int) -> BenchWorkload:
     return DlpmSteps(
         name,
         waiting=sized(waiting, scale, 32),
@@ -158,13 +158,13 @@ def _dlpm(name: str, waiting: int, scale: float, *, clients: int) -> Workload:
     )
 
 
-def _vtc_27(scale: float) -> Workload:
+def _vtc_27(scale: float) -> BenchWorkload:
     return VtcPasses(
         VTC_27.name, clients=27, queued=500, batch=20, admitted=20, passes=sized(500, scale)
     )
 
 
-def _vtc_400(scale: float) -> Workload:
+def _vtc_400(scale: float) -> BenchWorkload:
     return VtcPasses(
         VTC_400.name,
         clients=27,
@@ -175,7 +175,7 @@ def _vtc_400(scale: float) -> Workload:
     )
 
 
-def _vtc_1000(scale: float) -> Workload:
+def _vtc_1000(scale: float) -> BenchWorkload:
     return VtcPasses(
         VTC_1000.name,
         clients=sized(1000, scale, 30),
@@ -186,8 +186,8 @@ def _vtc_1000(scale: float) -> Workload:
     )
 
 
-def _dispatcher(scale: float) -> Workload:
-    return WholeCalls(
+def _dispatcher(scale: float) -> BenchWorkload:
+    return WholeCallsBench(
         in_flight=sized(300, scale, 10),
         clients=sized(1000, scale, 20),
         worker_tokens=sized(WORKER_TOKENS, scale, 20_000),
@@ -195,43 +195,43 @@ def _dispatcher(scale: float) -> Workload:
     )
 
 
-def _contracts(scale: float) -> Workload:
+def _contracts(scale: float) -> BenchWorkload:
     return contract_calls.ContractCalls(
         users=sized(4000, scale, 20), calls=sized(24_000, scale, 120)
     )
 
 
-def _long_queue(kind: Kind, scale: float) -> Workload:
+def _long_queue(kind: Kind, scale: float) -> BenchWorkload:
     return LongQueue(kind, queued=sized(10_000, scale, 20), calls=sized(200, scale, 5))
 
 
-def _ticks(scale: float) -> Workload:
+def _ticks(scale: float) -> BenchWorkload:
     return Ticks(TICK, tenants=sized(20_000, scale, 10), ticks=sized(30, scale, 3))
 
 
-def _queue_part(kind: Kind) -> Part:
+def _queue_part(kind: Kind) -> FigurePart:
     figures = (
         Figure(call_us(kind), "us", f"a served call, 10,000 queued: {kind}", 600),
         Figure(call_growth(kind), "times", "that over its cost with 1,000 queued", 2),
     )
-    return Part(figures, partial(_long_queue, kind))
+    return FigurePart(figures, partial(_long_queue, kind))
 
 
-PARTS: tuple[Part, ...] = (
-    Part((DECISION_8, DECISION_P99), _decisions_8),
-    Part((DECISION_64,), _decisions_64),
-    Part((DECISION_256,), _decisions_256),
-    Part((TREE,), _tree),
-    Part((CACHE,), _cache),
-    Part((DLPM_128,), _dlpm_128),
-    Part((DLPM_10000,), _dlpm_10000),
-    Part((VTC_27,), _vtc_27),
-    Part((VTC_400,), _vtc_400),
-    Part((VTC_1000,), _vtc_1000),
-    Part((DISPATCHER,), _dispatcher),
-    Part((CONTRACTS,), _contracts),
+PARTS: tuple[FigurePart, ...] = (
+    FigurePart((DECISION_8, DECISION_P99), _decisions_8),
+    FigurePart((DECISION_64,), _decisions_64),
+    FigurePart((DECISION_256,), _decisions_256),
+    FigurePart((TREE,), _tree),
+    FigurePart((CACHE,), _cache),
+    FigurePart((DLPM_128,), _dlpm_128),
+    FigurePart((DLPM_10000,), _dlpm_10000),
+    FigurePart((VTC_27,), _vtc_27),
+    FigurePart((VTC_400,), _vtc_400),
+    FigurePart((VTC_1000,), _vtc_1000),
+    FigurePart((DISPATCHER,), _dispatcher),
+    FigurePart((CONTRACTS,), _contracts),
     *map(_queue_part, KINDS),
-    Part((TICKS,), _ticks),
+    FigurePart((TICKS,), _ticks),
 )
 
 command = FiguresCommand(

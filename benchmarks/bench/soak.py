@@ -32,20 +32,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from fairserve.benchmarks.bench.figure import Figure, Result
+from fairserve.benchmarks.bench.figure import BenchResult, Figure
 from fairserve.benchmarks.bench.figures_command import say
 from fairserve.benchmarks.bench.gateway.calls import KINDS, Kind
-from fairserve.benchmarks.bench.gateway.load import Load, Outcome
+from fairserve.benchmarks.bench.gateway.load import GatewayLoad, LoadOutcome
 from fairserve.benchmarks.bench.measure import percentile
 from fairserve.benchmarks.bench.report import details, table, to_plain
 from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
-from fairserve.platform.base.command_line import FAILED, App, CommandError, file_to_write, taking
+from fairserve.platform.base.command_line import (
+    FAILED,
+    CommandError,
+    CommandGroup,
+    file_to_write,
+    taking,
+)
 
 if TYPE_CHECKING:
     from fairserve.benchmarks.bench.gateway.gateways import FairServe
-    from fairserve.benchmarks.bench.gateway.processes import Process
+    from fairserve.benchmarks.bench.gateway.processes import BenchProcess
 
 TENANTS = 4
 TENTHS = 10
@@ -136,7 +142,11 @@ class Soak:
     """A server, its worker and its clients."""
 
     def __init__(
-        self, server: FairServe, worker: Process, clients: Sequence[Process], rest_s: float
+        self,
+        server: FairServe,
+        worker: BenchProcess,
+        clients: Sequence[BenchProcess],
+        rest_s: float,
     ) -> None:
         """Register the tenants. Raises StartError."""
         self._rest_s = rest_s
@@ -149,7 +159,7 @@ class Soak:
         time.sleep(self._rest_s)
         return self._server.tree.memory_bytes() / 1e6
 
-    def send(self, loads: Sequence[dict[str, Any]]) -> list[Outcome]:
+    def send(self, loads: Sequence[dict[str, Any]]) -> list[LoadOutcome]:
         """Send the loads of all tenants at once, and wait for them. Raises SoakError."""
         self.begin(loads)
         return self.end()
@@ -159,18 +169,18 @@ class Soak:
         for key, client, load in zip(self._keys, self._clients, loads, strict=True):
             client.write(json.dumps(self._load(key, **load)))
 
-    def end(self) -> list[Outcome]:
+    def end(self) -> list[LoadOutcome]:
         """Wait for the loads. Raises SoakError."""
         answers = [json.loads(client.read()) for client in self._clients]
         for answer in answers:
             if "error" in answer:
                 raise SoakError(str(answer["error"]))
-        return [Outcome(**answer) for answer in answers]
+        return [LoadOutcome(**answer) for answer in answers]
 
     def _load(self, key: str, **load: Any) -> dict[str, Any]:
         usual = {"kind": "stream", "tokens": TOKENS, "seconds": 0.0, "limit_s": LONG_S}
         wanted = {"url": self._server.url, "key": key, "seed": next(self._seeds), **usual, **load}
-        return asdict(Load(**wanted))
+        return asdict(GatewayLoad(**wanted))
 
     def tenth(self, number: int, calls: int) -> tuple[Tenth, int]:
         """Send calls; return the readings, and the calls that completed. Raises SoakError."""
@@ -258,16 +268,16 @@ def check_rows(found: Soaked) -> None:
 def _soak(waiting: int, rest_s: float) -> Iterator[Soak]:
     from fairserve.benchmarks.bench.gateway.gateways import FairServe
     from fairserve.benchmarks.bench.gateway.measurement import split_cores, usable_cores
-    from fairserve.benchmarks.bench.gateway.processes import Process, interrupted_by_sigterm
+    from fairserve.benchmarks.bench.gateway.processes import BenchProcess, interrupted_by_sigterm
 
     gateway_cores, other_cores = split_cores(usable_cores())
     with ExitStack() as stack:
         stack.enter_context(interrupted_by_sigterm())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairserve-soak-")))
 
-        def start(log: str, module: str = "load", *arguments: str) -> Process:
+        def start(log: str, module: str = "load", *arguments: str) -> BenchProcess:
             command = [sys.executable, "-m", f"{_GATEWAY}.{module}", *arguments]
-            process = Process(command, folder / f"{log}.log", cores=other_cores, piped=True)
+            process = BenchProcess(command, folder / f"{log}.log", cores=other_cores, piped=True)
             stack.callback(process.stop)
             return process
 
@@ -288,7 +298,7 @@ def _soak(waiting: int, rest_s: float) -> Iterator[Soak]:
         yield Soak(server, worker, clients, rest_s)
 
 
-def results(found: Soaked) -> list[Result]:
+def results(found: Soaked) -> list[BenchResult]:
     """Return the figures of what was measured."""
     first, last = found.tenths[0], found.tenths[-1]
     growth = 100 * (last.memory_mb / first.memory_mb - 1)
@@ -297,8 +307,8 @@ def results(found: Soaked) -> list[Result]:
     kept = (last.memory_mb - found.tenths[TENTHS // 2 - 1].memory_mb) * 1e6
     by_call = kept / sum(tenth.calls for tenth in late)
     figures = [
-        Result(MEMORY_GROWTH, (growth,), memory),
-        Result(MEMORY_OF_A_CALL, (by_call,), {}),
+        BenchResult(MEMORY_GROWTH, (growth,), memory),
+        BenchResult(MEMORY_OF_A_CALL, (by_call,), {}),
     ]
     for kind in KINDS:
         figure = Figure(
@@ -306,13 +316,13 @@ def results(found: Soaked) -> list[Result]:
         )
         times = {"first_ms": first.p50_ms[kind], "last_ms": last.p50_ms[kind]}
         ratio = last.p50_ms[kind] / first.p50_ms[kind]
-        figures.append(Result(figure, (100 * (ratio - 1),), times))
+        figures.append(BenchResult(figure, (100 * (ratio - 1),), times))
     waiting = found.waiting
     if waiting is not None and waiting.waited:
         numbers = {name: float(value) for name, value in asdict(waiting).items()}
         for figure, now_mb in ((WAITING_KB, waiting.waiting_mb), (KEPT_KB, waiting.after_mb)):
             of_each = (now_mb - waiting.before_mb) * 1e3 / waiting.waited
-            figures.append(Result(figure, (of_each,), numbers))
+            figures.append(BenchResult(figure, (of_each,), numbers))
     return figures
 
 
@@ -347,14 +357,14 @@ def bench(options: SoakOptions, rest_s: float = REST_S) -> None:
     """
     if importlib.util.find_spec("psutil") is None:
         raise CommandError("psutil is missing: pip install 'fairserve[server,bench]'", FAILED)
-    from fairserve.benchmarks.bench.gateway.processes import StartError
+    from fairserve.benchmarks.bench.gateway.processes import BenchStartError
 
     settings = {"calls": options.calls, "waiting": options.waiting}
     mark = present_mark("soak", command_line("fairserve bench soak", settings))
     begin_s = time.monotonic()
     try:
         found = soak(options.calls, options.waiting, say, rest_s)
-    except (SoakError, StartError) as error:
+    except (SoakError, BenchStartError) as error:
         raise CommandError(str(error), FAILED) from error
     figures, here = results(found), machine(("fairserve", "uvloop", "aiohttp"))
     print(f"\n{table(figures)}\n\n{details(figures)}\n")
@@ -370,7 +380,7 @@ def bench(options: SoakOptions, rest_s: float = REST_S) -> None:
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
-app = App()
+app = CommandGroup()
 app.command(
     "soak",
     epilog="Figures: soak_memory_growth_percent, soak_kept_by_call_bytes, "

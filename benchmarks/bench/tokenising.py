@@ -16,7 +16,7 @@ from functools import cache
 from itertools import count
 from typing import Any
 
-from fairserve.benchmarks.bench.figure import Figure, Part, Reading, Workload, sized
+from fairserve.benchmarks.bench.figure import BenchWorkload, Figure, FigurePart, Reading, sized
 from fairserve.benchmarks.bench.figures_command import FiguresCommand
 from fairserve.benchmarks.bench.gateway.calls import words
 from fairserve.benchmarks.bench.gateway.tokenising import trained_tokenizer
@@ -38,7 +38,7 @@ TENANT = "tenant"
 Messages = list[dict[str, Any]]
 
 
-class Conversations:
+class BenchConversations:
     """Conversations of new words."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Prompts:
     def __init__(self, repeats: int) -> None:
         self._repeats = repeats
         self._counter = TemplateCounter(_tokenizer())
-        self._conversations = Conversations()
+        self._conversations = BenchConversations()
         self._hasher = BlockHasher(1)
 
     def _us(self, messages: Messages) -> tuple[float, int]:
@@ -76,7 +76,7 @@ class Prompts:
         return (cpu_ns() - begin) / 1e3, len(prompt.token_ids)
 
 
-class Turns(Prompts):
+class BenchTurns(Prompts):
     """First and tenth turns."""
 
     def round(self) -> Reading:
@@ -121,7 +121,7 @@ class Hold:
     """An event loop that counts prompts."""
 
     def __init__(self) -> None:
-        self._conversations = Conversations()
+        self._conversations = BenchConversations()
 
     def round(self) -> Reading:
         """Count the prompts of conversations, and a long one."""
@@ -160,22 +160,22 @@ def _tokenizer() -> Any:
     return trained_tokenizer()
 
 
-def _turns(scale: float) -> Workload:
-    return Turns(sized(30, scale))
+def _turns(scale: float) -> BenchWorkload:
+    return BenchTurns(sized(30, scale))
 
 
-def _long(scale: float) -> Workload:
+def _long(scale: float) -> BenchWorkload:
     return LongSystems(sized(10, scale))
 
 
-def _hold(scale: float) -> Workload:
+def _hold(scale: float) -> BenchWorkload:
     return Hold()
 
 
-PARTS: tuple[Part, ...] = (
-    Part((FIRST, TENTH), _turns),
-    Part((LONG,), _long),
-    Part((HOLD,), _hold),
+PARTS: tuple[FigurePart, ...] = (
+    FigurePart((FIRST, TENTH), _turns),
+    FigurePart((LONG,), _long),
+    FigurePart((HOLD,), _hold),
 )
 
 command = FiguresCommand(

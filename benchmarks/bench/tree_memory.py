@@ -10,7 +10,7 @@ evictions.
 
 from __future__ import annotations
 
-from fairserve.benchmarks.bench.calls import CallSource
+from fairserve.benchmarks.bench.calls import BenchCallSource
 from fairserve.benchmarks.bench.decisions import WORKER_TOKENS, Decisions
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import traced_memory
@@ -56,7 +56,7 @@ class TreeMemory:
 
     def _tokens(self, tree: PrefixTree, calls: int) -> tuple[int, int]:
         """Return distinct and held tokens, by generating the same calls again."""
-        source, locality = CallSource(self._seed), Locality(self._seed)
+        source, locality = BenchCallSource(self._seed), Locality(self._seed)
         seen: set[int] = set()
         for _ in range(calls):
             call = source.call()

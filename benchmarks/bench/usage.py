@@ -18,7 +18,7 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from typer import Option
 
-from fairserve.benchmarks.bench.figure import Figure, Result
+from fairserve.benchmarks.bench.figure import BenchResult, Figure
 from fairserve.benchmarks.bench.figures_command import DEFAULT_ROUNDS, say
 from fairserve.benchmarks.bench.measure import MIN_ROUNDS
 from fairserve.benchmarks.bench.report import table, to_plain
@@ -26,7 +26,7 @@ from fairserve.benchmarks.bench.usage_rows import CALLS_PER_RUN, FIRST_DAY, LAST
 from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
-from fairserve.platform.base.command_line import FAILED, App, CommandError, file_to_write
+from fairserve.platform.base.command_line import FAILED, CommandError, CommandGroup, file_to_write
 from fairserve.platform.db.engine import SessionFactory, connect, read_only, session_factory
 from fairserve.platform.db.identity import Tenant
 from fairserve.platform.db.ledger import LedgerCall
@@ -73,7 +73,7 @@ FIGURES = tuple(
 )
 
 
-app = App()
+app = CommandGroup()
 
 
 @app.command("usage", epilog="Figures: " + ", ".join(figure.name for figure in FIGURES))
@@ -135,7 +135,7 @@ def _measure(engine: Engine, rows: int, out: Path | None, rounds: int) -> None:
         say(f"measuring a report {question.what}")
         _time_s(sessions, question)
         values = tuple(_time_s(sessions, question) for _ in range(rounds))
-        results.append(Result(figure, values, {}))
+        results.append(BenchResult(figure, values, {}))
     found = machine(("fairserve", "sqlalchemy", "psycopg"))
     print()
     print(table(results))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fairserve.benchmarks.bench.calls import OUTPUT_TOKENS, TENANTS, CallSource
+from fairserve.benchmarks.bench.calls import OUTPUT_TOKENS, TENANTS, BenchCallSource
 from fairserve.benchmarks.bench.decisions import WORKER_TOKENS
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import wall_ns
@@ -59,7 +59,7 @@ class _Worker:
     """Output tokens so far, by call."""
 
 
-class WholeCalls:
+class WholeCallsBench:
     """A dispatcher with calls in flight."""
 
     def __init__(
@@ -76,7 +76,7 @@ class WholeCalls:
     ) -> None:
         self._clients, self._batch, self._calls = clients, batch, calls
         self._random = np.random.default_rng(seed)
-        self._source = CallSource(seed, clients)
+        self._source = BenchCallSource(seed, clients)
         self.dispatcher = Dispatcher(SYSTEMS[system], seed=seed)
         self._now_s = 0.0
         self._workers = {f"worker-{n}": _Worker() for n in range(workers)}

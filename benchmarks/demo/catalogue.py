@@ -42,7 +42,7 @@ class RegisteredApp:
     api_key: str
 
 
-class Management:
+class DemoManagement:
     """Client of the demo server's management API. Raises aiohttp's errors, or RuntimeError."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, admin_key: str) -> None:

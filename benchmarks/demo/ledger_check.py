@@ -12,14 +12,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 
-from fairserve.benchmarks.demo.catalogue import Management, RegisteredApp
+from fairserve.benchmarks.demo.catalogue import DemoManagement, RegisteredApp
 
 PATIENCE_S = 10.0
 INTERVAL_S = 0.25
 
 
 async def ledger_problems(
-    management: Management,
+    management: DemoManagement,
     apps: Mapping[str, RegisteredApp],
     outcomes: Counter[tuple[str, str]],
 ) -> list[str]:

@@ -33,8 +33,8 @@ from fairserve.benchmarks.demo.memory import (
     memory_table,
 )
 from fairserve.benchmarks.demo.memory import SYSTEMS as MEMORY_SYSTEMS
-from fairserve.benchmarks.demo.progress import Progress
-from fairserve.benchmarks.demo.server_process import ServerError, ServerProcess
+from fairserve.benchmarks.demo.progress import DemoProgress
+from fairserve.benchmarks.demo.server_process import DemoServer, ServerError
 from fairserve.benchmarks.demo.system_run import SystemResult, run_system
 from fairserve.benchmarks.demo.table import table
 from fairserve.benchmarks.demo.workload import (
@@ -45,7 +45,7 @@ from fairserve.benchmarks.demo.workload import (
     schedule,
 )
 from fairserve.benchmarks.machine import machine
-from fairserve.platform.base.command_line import App, CommandError
+from fairserve.platform.base.command_line import CommandError, CommandGroup
 from fairserve.scheduling.registry import SYSTEMS
 
 DEFAULT_SYSTEMS = f"fcfs,rpm-{CALLS_PER_MINUTE},fairserve"
@@ -73,8 +73,8 @@ class Demo:
     memory_s: float
     """Seconds of each system of the second part; 0 omits it."""
     keep_logs: bool
-    progress: Progress
-    servers: list[ServerProcess] = field(default_factory=list)
+    progress: DemoProgress
+    servers: list[DemoServer] = field(default_factory=list)
     """Servers that may still be there; :meth:`clean_up` ends them."""
 
     async def run(self) -> list[SystemResult]:
@@ -109,14 +109,14 @@ class Demo:
         server = self._server(OURS, MEMORY_KV_TOKENS)
         return await compare_memory(server, self.progress, seed=self.seed, seconds=self.memory_s)
 
-    def _server(self, system: str, kv_tokens: int) -> ServerProcess:
+    def _server(self, system: str, kv_tokens: int) -> DemoServer:
         arguments = [
             *("--workers", str(self.workers)),
             *("--worker-kv-tokens", str(kv_tokens)),
             *("--keepalive-s", str(KEEPALIVE_S)),
             *("--drain-timeout-s", str(SERVER_DRAIN_S)),
         ]
-        server = ServerProcess(system, arguments, keep_logs=self.keep_logs)
+        server = DemoServer(system, arguments, keep_logs=self.keep_logs)
         self.servers.append(server)
         if self.keep_logs:
             self.progress.say(f"{system}: log in {server.log_path}")
@@ -152,7 +152,7 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-app = App()
+app = CommandGroup()
 
 
 @app.command()
@@ -199,7 +199,7 @@ def compare(
         drain_s=drain_seconds,
         memory_s=memory_seconds,
         keep_logs=keep_logs,
-        progress=Progress(sys.stderr),
+        progress=DemoProgress(sys.stderr),
     )
     begin_s = time.monotonic()
     _introduce(demo)

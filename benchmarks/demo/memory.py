@@ -15,11 +15,11 @@ from typing import Any
 
 import aiohttp
 
-from fairserve.benchmarks.demo.catalogue import Management
+from fairserve.benchmarks.demo.catalogue import DemoManagement
 from fairserve.benchmarks.demo.ledger_check import ledger_problems
-from fairserve.benchmarks.demo.progress import Progress
+from fairserve.benchmarks.demo.progress import DemoProgress
 from fairserve.benchmarks.demo.recorder import Recorder
-from fairserve.benchmarks.demo.server_process import ServerProcess
+from fairserve.benchmarks.demo.server_process import DemoServer
 from fairserve.benchmarks.demo.system_run import REQUEST_S
 from fairserve.benchmarks.demo.traffic import play
 from fairserve.benchmarks.demo.workload import CODING, sessions
@@ -48,7 +48,7 @@ class MemoryFigures:
 
 
 async def compare_memory(
-    server: ServerProcess, progress: Progress, *, seed: int, seconds: float
+    server: DemoServer, progress: DemoProgress, *, seed: int, seconds: float
 ) -> tuple[dict[str, MemoryFigures], list[str]]:
     """Return figures by column, and all problems. Raises ServerError if the server fails."""
     found: dict[str, MemoryFigures] = {}
@@ -56,7 +56,7 @@ async def compare_memory(
     async with server:
         timeout = aiohttp.ClientTimeout(total=REQUEST_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            management = Management(session, server.url, server.admin_key)
+            management = DemoManagement(session, server.url, server.admin_key)
             apps = await management.register([CODING], {})
             model = await management.model(apps[CODING.app])
             outcomes: Counter[tuple[str, str]] = Counter()

@@ -16,7 +16,7 @@ TERMINAL_INTERVAL_S = 0.5
 
 
 @dataclass(slots=True)
-class Progress:
+class DemoProgress:
     """Writes to ``stream``, which may be a terminal."""
 
     stream: TextIO

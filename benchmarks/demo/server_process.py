@@ -34,7 +34,7 @@ class ServerError(RuntimeError):
     """The server did not start, died, or did not end properly. Contains its last log lines."""
 
 
-class ServerProcess:
+class DemoServer:
     """``fairserve serve`` with one system. An async context manager: ready inside, stopped after."""
 
     def __init__(self, system: str, arguments: Sequence[str], *, keep_logs: bool) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import aiohttp
 
-from fairserve.benchmarks.demo.catalogue import Management
+from fairserve.benchmarks.demo.catalogue import DemoManagement
 from fairserve.benchmarks.demo.ledger_check import ledger_problems
-from fairserve.benchmarks.demo.progress import Progress
+from fairserve.benchmarks.demo.progress import DemoProgress
 from fairserve.benchmarks.demo.recorder import Recorder
-from fairserve.benchmarks.demo.server_process import ServerProcess
+from fairserve.benchmarks.demo.server_process import DemoServer
 from fairserve.benchmarks.demo.traffic import play
 from fairserve.benchmarks.demo.workload import CALLS_PER_MINUTE, LOADS, PlannedRun
 from fairserve.scheduling.metrics import summarise
@@ -33,10 +33,10 @@ class SystemResult:
 
 
 async def run_system(
-    server: ServerProcess,
+    server: DemoServer,
     system: str,
     runs: Sequence[PlannedRun],
-    progress: Progress,
+    progress: DemoProgress,
     *,
     seconds: float,
     drain_s: float,
@@ -49,7 +49,7 @@ async def run_system(
         progress.say(f"{system}: server ready after {time.monotonic() - begin_s:.1f} s")
         timeout = aiohttp.ClientTimeout(total=REQUEST_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            management = Management(session, server.url, server.admin_key)
+            management = DemoManagement(session, server.url, server.admin_key)
             apps = await management.register(LOADS, {"user_rpm": CALLS_PER_MINUTE})
             model = await management.model(next(iter(apps.values())))
             async with progress.watching(system, recorder, seconds):

@@ -21,9 +21,9 @@ from fairserve.benchmarks.evidence.status import (
     status_json,
     status_text,
 )
-from fairserve.platform.base.command_line import App, CommandError
+from fairserve.platform.base.command_line import CommandError, CommandGroup
 
-app = App(help="Manage the reports in benchmarks/results.")
+app = CommandGroup(help="Manage the reports in benchmarks/results.")
 
 
 def _report(name: str) -> str:

@@ -75,7 +75,7 @@ RELATIVE, ABSOLUTE = 1e-5, 6e-5
 """Tolerances within which figures are equal; processors round differently."""
 
 
-def _generated_agents(setting: Setting, working_set: float) -> memory.Cell:
+def _generated_agents(setting: Setting, working_set: float) -> memory.MemoryCell:
     return memory.generated_cells(replace(setting, scale=0.25), (working_set,), (4,))[0]
 
 

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairserve.benchmarks.plots import band, caption, color, legend_below, level, save, sheet
-from fairserve.benchmarks.reproduce.report import Row, Spread
+from fairserve.benchmarks.reproduce.report import ReportRow, ReportSpread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """Values at positions on the x axis."""
 
     name: str
-    points: Sequence[tuple[float, Spread]]
+    points: Sequence[tuple[float, ReportSpread]]
     color: int
     """Number of the color; related lines share one."""
     labels: Sequence[str] = ()
@@ -29,16 +29,16 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class ReportChart:
     """One pair of axes."""
 
     title: str
     x: str
     y: str
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     levels: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     """Horizontal lines by name, as (value, number of the color)."""
-    right: Sequence[Line] = ()
+    right: Sequence[ChartLine] = ()
     """Lines of a second y axis."""
     right_y: str = ""
     right_range: tuple[float, float] | None = None
@@ -48,14 +48,14 @@ class Chart:
     """Start the y axis at 0."""
 
 
-def line(name: str, rows: Sequence[tuple[float, Row]], column: str, color: int) -> Line:
+def line(name: str, rows: Sequence[tuple[float, ReportRow]], column: str, color: int) -> ChartLine:
     """Return the line of a column over these rows, each at its position."""
-    return Line(name, [(x, row.measured[column]) for x, row in rows], color)
+    return ChartLine(name, [(x, row.measured[column]) for x, row in rows], color)
 
 
 def draw_charts(
     path: Path,
-    charts: Sequence[Chart],
+    charts: Sequence[ReportChart],
     *,
     width: float = 5.0,
     height: float = 4.1,
@@ -92,7 +92,7 @@ def draw_charts(
     return save(figure, path).name
 
 
-def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
+def _draw_lines(axes: Axes, lines: Sequence[ChartLine]) -> None:
     for each in lines:
         xs = [x for x, _ in each.points]
         values = [seen.value for _, seen in each.points]

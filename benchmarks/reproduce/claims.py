@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from fairserve.benchmarks.reproduce.report import Check, Row
+from fairserve.benchmarks.reproduce.report import Check, ReportRow
 
 
-def at_most(claim: str, row: Row, column: str, bound: float, digits: int = 0) -> Check:
+def at_most(claim: str, row: ReportRow, column: str, bound: float, digits: int = 0) -> Check:
     """Check that the maximum over the seeds is at most the bound."""
     seen = row.measured[column].greatest
     text = f"{seen:,.{digits}f}, allowed at most {bound:,.{digits}f}"
     return Check(f"{row.name}: {claim}", seen <= bound, text)
 
 
-def at_least(claim: str, row: Row, column: str, bound: float, digits: int = 0) -> Check:
+def at_least(claim: str, row: ReportRow, column: str, bound: float, digits: int = 0) -> Check:
     """Check that the minimum over the seeds is at least the bound."""
     seen = row.measured[column].least
     text = f"{seen:,.{digits}f}, at least {bound:,.{digits}f}"
     return Check(f"{row.name}: {claim}", seen >= bound, text)
 
 
-def between(claim: str, row: Row, column: str, low: float, high: float, digits: int = 2) -> Check:
+def between(
+    claim: str, row: ReportRow, column: str, low: float, high: float, digits: int = 2
+) -> Check:
     """Check that all seeds are in a range."""
     seen = row.measured[column]
     text = (
@@ -30,7 +32,7 @@ def between(claim: str, row: Row, column: str, low: float, high: float, digits: 
 
 
 def less(
-    claim: str, low: Row, high: Row, column: str, share: float = 1.0, digits: int = 0
+    claim: str, low: ReportRow, high: ReportRow, column: str, share: float = 1.0, digits: int = 0
 ) -> Check:
     """Check that the first row's maximum is below the second row's minimum, or a share of it."""
     seen, other = low.measured[column].greatest, high.measured[column].least
@@ -39,7 +41,9 @@ def less(
     return Check(f"{low.name}: {claim}", seen < share * other, text)
 
 
-def less_by_median(claim: str, low: Row, high: Row, column: str, digits: int = 0) -> Check:
+def less_by_median(
+    claim: str, low: ReportRow, high: ReportRow, column: str, digits: int = 0
+) -> Check:
     """Check that the first row's median is below the second row's, regardless of single seeds."""
     seen, other = low.measured[column].value, high.measured[column].value
     text = f"{seen:,.{digits}f} against {other:,.{digits}f} under {high.name}, medians"

@@ -29,7 +29,7 @@ from statistics import fmean
 from typing import Any
 
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
@@ -83,7 +83,7 @@ class TypicalCalls:
 
 
 def simulate_with_entitlement(
-    setting: Setting, jobs: Mapping[str, Sequence[Job]], begin_s: float, end_s: float
+    setting: Setting, jobs: Mapping[str, Sequence[SimulationJob]], begin_s: float, end_s: float
 ) -> dict[str, list[Summary]]:
     """Run the jobs of one cell and compute the satisfaction of the clients under each.
 
@@ -120,7 +120,7 @@ def simulate_with_entitlement(
     return summaries
 
 
-def _watched(job: Job, whole: Trace, begin_s: float, end_s: float) -> Job:
+def _watched(job: SimulationJob, whole: Trace, begin_s: float, end_s: float) -> SimulationJob:
     assert job.watch is None, "a replay has one watcher"
     return replace(job, watch=partial(TypicalCalls, profiles_of(whole), begin_s, end_s))
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, rows_of
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, rows_of
 from fairserve.benchmarks.reproduce.service_history import ServiceHistory
 from fairserve.benchmarks.reproduce.setting import Setting
 
 Kind = Literal["difference", "service", "actual", "response", "throughput"]
-Rows = Mapping[str, Row]
+Rows = Mapping[str, ReportRow]
 Histories = Mapping[str, Sequence[ServiceHistory]]
 """Histories by row, one per seed."""
 
@@ -31,12 +31,12 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PaperFigure:
     """A figure, whose columns read a :class:`ServiceHistory`."""
 
     number: int
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[ReportColumn, ...]
     claims: Callable[[Rows], list[Check]]
     panels: tuple[Panel, ...] = ()
     published: Mapping[str, Mapping[str, float]] | None = None

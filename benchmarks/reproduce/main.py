@@ -38,7 +38,7 @@ from fairserve.benchmarks.reproduce.vtc.figures import vtc_figures
 from fairserve.benchmarks.reproduce.vtc.tables import vtc_table2, vtc_tables
 from fairserve.benchmarks.simulate.command import write_json
 from fairserve.engine.simulated.traces.model import TraceError
-from fairserve.platform.base.command_line import App, CommandError, file_to_write, taking
+from fairserve.platform.base.command_line import CommandError, CommandGroup, file_to_write, taking
 
 EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "headline": headline,
@@ -56,7 +56,7 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
 }
 
 
-app = App()
+app = CommandGroup()
 
 
 def _known(name: str) -> str:
@@ -66,7 +66,7 @@ def _known(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
+class ReproduceArguments:
     """Arguments of ``fairserve reproduce``."""
 
     name: Annotated[
@@ -95,8 +95,8 @@ class Arguments:
     epilog=f"Names: {', '.join(EXPERIMENTS)}. Commands about the reports in benchmarks/results: "
     f"{', '.join(evidence.COMMANDS)}."
 )
-@taking(Arguments)
-def reproduce(arguments: Arguments) -> int:
+@taking(ReproduceArguments)
+def reproduce(arguments: ReproduceArguments) -> int:
     """Reproduce a table or figure of the papers in simulation."""
     setting = Setting(
         traces=arguments.traces,
@@ -135,7 +135,7 @@ def reproduce(arguments: Arguments) -> int:
     return 0
 
 
-def _mark(name: str, arguments: Arguments, fingerprints: Fingerprints) -> Mark:
+def _mark(name: str, arguments: ReproduceArguments, fingerprints: Fingerprints) -> Mark:
     """Return the mark of what is written, an empty one if nothing is: a mark costs a second."""
     if arguments.json is None and arguments.markdown is None:
         return Mark()

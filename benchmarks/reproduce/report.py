@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fairserve.benchmarks.text_table import aligned
 
 
-class Spread(NamedTuple):
+class ReportSpread(NamedTuple):
     """A figure over several seeds."""
 
     value: float
@@ -24,14 +24,14 @@ class Spread(NamedTuple):
     greatest: float
 
 
-def spread(values: Iterable[float]) -> Spread:
+def spread(values: Iterable[float]) -> ReportSpread:
     """Return the spread of at least one value."""
     ordered = sorted(values)
-    return Spread(median(ordered), ordered[0], ordered[-1])
+    return ReportSpread(median(ordered), ordered[0], ordered[-1])
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ReportColumn:
     """A figure of a table."""
 
     name: str
@@ -42,11 +42,11 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """A row of a table: a system, or a setting of one."""
 
     name: str
-    measured: Mapping[str, Spread]
+    measured: Mapping[str, ReportSpread]
     """Measured figures by column."""
     published: Mapping[str, float] = field(default_factory=dict)
     """Published figures by column, as far as given in the paper."""
@@ -72,8 +72,8 @@ class Report:
     title: str
     setting: str
     """Cost model, workload and seeds: the information needed to judge or repeat it."""
-    columns: Sequence[Column]
-    rows: Sequence[Row]
+    columns: Sequence[ReportColumn]
+    rows: Sequence[ReportRow]
     checks: Sequence[Check]
     plots: Sequence[str] = ()
     """Names of the plot files."""
@@ -118,7 +118,7 @@ class Report:
                 names.append("published")
         return names
 
-    def _cells(self, row: Row, nothing: str) -> list[str]:
+    def _cells(self, row: ReportRow, nothing: str) -> list[str]:
         cells = []
         for column in self.columns:
             cells.append(_shown(row.measured.get(column.name), column.digits))
@@ -127,7 +127,7 @@ class Report:
                 cells.append(nothing if published is None else f"{published:,.{column.digits}f}")
         return cells
 
-    def _compared(self, column: Column) -> bool:
+    def _compared(self, column: ReportColumn) -> bool:
         """Return whether the paper gives a figure of this column for any row."""
         return any(column.name in row.published for row in self.rows)
 
@@ -162,7 +162,7 @@ class Report:
         }
 
 
-def _shown(figure: Spread | None, digits: int) -> str:
+def _shown(figure: ReportSpread | None, digits: int) -> str:
     if figure is None:
         return "-"
     value = f"{figure.value:,.{digits}f}"
@@ -179,19 +179,19 @@ def ratio(value: float, base: float) -> float:
 
 
 def rows_of(
-    columns: Sequence[Column],
+    columns: Sequence[ReportColumn],
     runs: Mapping[str, Sequence[Any]],
     published: Mapping[str, Mapping[str, float]] | None = None,
-) -> dict[str, Row]:
+) -> dict[str, ReportRow]:
     """Return a row per name: each column over its runs, and the published values."""
     known = published or {}
     return {
-        name: Row(name, measure(columns, of_row), known.get(name, {}))
+        name: ReportRow(name, measure(columns, of_row), known.get(name, {}))
         for name, of_row in runs.items()
     }
 
 
-def measure(columns: Sequence[Column], runs: Sequence[Any]) -> dict[str, Spread]:
+def measure(columns: Sequence[ReportColumn], runs: Sequence[Any]) -> dict[str, ReportSpread]:
     """Return each column over the runs of one system under several seeds, if all have the figure."""
     seen = {column.name: [column.of(run) for run in runs] for column in columns}
     return {
@@ -201,14 +201,14 @@ def measure(columns: Sequence[Column], runs: Sequence[Any]) -> dict[str, Spread]
     }
 
 
-def within(claim: str, row: Row, column: str, share: float) -> Check:
+def within(claim: str, row: ReportRow, column: str, share: float) -> Check:
     """Check that the median is within a share of the published value."""
     published, seen = row.published[column], row.measured[column].value
     off = seen / published - 1
     return Check(claim, abs(off) <= share, f"{seen:,.1f}, published {published:,.1f}: {off:+.1%}")
 
 
-def same_order(claim: str, rows: Sequence[Row], column: str) -> Check:
+def same_order(claim: str, rows: Sequence[ReportRow], column: str) -> Check:
     """Check that the rows are in the published order of this column.
 
     Two rows may be swapped if their measured spreads overlap and the paper has them within 5 %.
@@ -224,6 +224,6 @@ def same_order(claim: str, rows: Sequence[Row], column: str) -> Check:
     return Check(claim, not wrong, "; ".join(wrong) or " < ".join(row.name for row in ordered))
 
 
-def _tie(low: Row, high: Row, column: str) -> bool:
+def _tie(low: ReportRow, high: ReportRow, column: str) -> bool:
     near = low.published[column] >= 0.95 * high.published[column]
     return near and low.measured[column].least <= high.measured[column].greatest

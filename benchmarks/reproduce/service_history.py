@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairserve.benchmarks.simulate.curves import Curves
-from fairserve.benchmarks.simulate.job import Outcome
+from fairserve.benchmarks.simulate.job import SimulationOutcome
 
 Floats = npt.NDArray[np.float64]
 ACTUAL = "actual_curves"
@@ -25,7 +25,7 @@ class ServiceHistory:
     """The clients of one run, by the last part of their path, until a time."""
 
     @classmethod
-    def of(cls, outcome: Outcome, until_s: float) -> ServiceHistory:
+    def of(cls, outcome: SimulationOutcome, until_s: float) -> ServiceHistory:
         """Return the history of a job that was run with curves."""
         assert outcome.curves is not None, f"{outcome.name} has no curves"
         summary = outcome.summary

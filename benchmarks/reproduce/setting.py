@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairserve.benchmarks.simulate.job import Job, Outcome, run_jobs
+from fairserve.benchmarks.simulate.job import SimulationJob, SimulationOutcome, run_jobs
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.traces.model import Trace, TraceError
 from fairserve.engine.simulated.traces.reading import read_trace
@@ -51,13 +51,17 @@ class Setting:
             raise TraceError(f"{name} is needed: {where}; give --traces DIR or FAIRSERVE_TRACES")
         return read_trace(path)
 
-    def simulate(self, jobs: Mapping[str, Sequence[Job]]) -> dict[str, list[Outcome]]:
+    def simulate(
+        self, jobs: Mapping[str, Sequence[SimulationJob]]
+    ) -> dict[str, list[SimulationOutcome]]:
         """Run the jobs of each row, one per seed; return outcomes by the same keys and order."""
         flat = [job for of_row in jobs.values() for job in of_row]
         outcomes = run_jobs(flat, self.processes, self.say)
         return {name: [next(outcomes) for _ in of_row] for name, of_row in jobs.items()}
 
-    def summaries(self, jobs: Mapping[str, Sequence[Job]]) -> dict[str, list[Mapping[str, Any]]]:
+    def summaries(
+        self, jobs: Mapping[str, Sequence[SimulationJob]]
+    ) -> dict[str, list[Mapping[str, Any]]]:
         """Return the summaries of :meth:`simulate` only."""
         return {
             name: [outcome.summary for outcome in outcomes]

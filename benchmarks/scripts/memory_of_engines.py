@@ -40,7 +40,7 @@ os.environ |= {
 from pass_costs import pass_costs
 
 from fairserve.engine.simulated.replay import Replay
-from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
 from fairserve.scheduling.registry import SYSTEMS
 
 SHARES = (0.5, 1.0, 1.5, 2.5)
@@ -55,7 +55,7 @@ MODEL = {"max_position_embeddings": 2048}
 
 
 @dataclass(frozen=True)
-class Turn:
+class MemoryTurn:
     """A call of a session."""
 
     new_tokens: tuple[int, ...]
@@ -65,7 +65,7 @@ class Turn:
     """Passes between the end of the previous call, or the start, and this one."""
 
 
-Session = Sequence[Turn]
+Session = Sequence[MemoryTurn]
 
 
 def sessions(share: float, seed: int) -> list[Session]:
@@ -77,9 +77,10 @@ def sessions(share: float, seed: int) -> list[Session]:
         return tuple(rng.choices(range(*VOCABULARY), k=rng.randint(least, most)))
 
     while working_set < share * KV_TOKENS:
-        turns = [Turn(system + tokens(100, 400), rng.randint(5, 30), rng.uniform(0, 100))]
+        turns = [MemoryTurn(system + tokens(100, 400), rng.randint(5, 30), rng.uniform(0, 100))]
         turns += [
-            Turn(tokens(20, 120), rng.randint(5, 30), rng.uniform(0, 60)) for _ in range(TURNS - 1)
+            MemoryTurn(tokens(20, 120), rng.randint(5, 30), rng.uniform(0, 60))
+            for _ in range(TURNS - 1)
         ]
         made.append(turns)
         lengths = list(prompt_lengths(turns))
@@ -117,7 +118,7 @@ def simulated(made: Sequence[Session], block: int, loop: str) -> float:
             )
             for at, (turn, length) in enumerate(zip(session, prompt_lengths(session), strict=True))
         ]
-        runs.append(Interaction(f"s{number}", "t", "a", "u", 0.0, tuple(calls)))
+        runs.append(TraceInteraction(f"s{number}", "t", "a", "u", 0.0, tuple(calls)))
     costs = pass_costs(KV_TOKENS, running=MAX_RUNNING, budget=PASS_TOKENS, loop=loop)
     trace = Trace("sessions", block, ()).with_interactions(runs)
     calls = Replay(trace, SYSTEMS["fcfs"], costs).run().calls

@@ -27,8 +27,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fairserve.benchmarks.demo.memory import compare_memory, memory_finding, memory_table
-from fairserve.benchmarks.demo.progress import Progress
-from fairserve.benchmarks.demo.server_process import ServerProcess
+from fairserve.benchmarks.demo.progress import DemoProgress
+from fairserve.benchmarks.demo.server_process import DemoServer
 from fairserve.benchmarks.machine import machine
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 
@@ -127,9 +127,11 @@ def main() -> None:
             *("--worker-kv-events", ",".join(worker.kv_events for worker in workers)),
             *("--model", model),
         ]
-        server = ServerProcess("fairserve", arguments, keep_logs=False)
+        server = DemoServer("fairserve", arguments, keep_logs=False)
         figures, problems = asyncio.run(
-            compare_memory(server, Progress(sys.stderr), seed=options.seed, seconds=options.seconds)
+            compare_memory(
+                server, DemoProgress(sys.stderr), seed=options.seed, seconds=options.seconds
+            )
         )
     finally:
         for worker in workers:

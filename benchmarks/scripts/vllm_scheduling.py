@@ -95,7 +95,7 @@ def requests():
             yield {"prompt_token_ids": prompt}, parameters, int(client == "flood"), client
 
 
-class Service:
+class ServiceAtVllm:
     """Service of each client, step by step, and its outstanding work."""
 
     def __init__(self, scheduler):
@@ -184,7 +184,7 @@ def shares(rounds):
         if arrangement == "mixed":
             random.Random(5).shuffle(arrived)
         prompts, parameters, priorities, _ = (list(each) for each in zip(*arrived, strict=True))
-        service = Service(put(core, system))
+        service = ServiceAtVllm(put(core, system))
         options = {"priority": priorities} if system == "priority" else {}
         began = time.process_time()
         outputs = llm.generate(prompts, parameters, use_tqdm=False, **options)

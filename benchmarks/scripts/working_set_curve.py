@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from fairserve.benchmarks.simulate.job import Job, run_job
+from fairserve.benchmarks.simulate.job import SimulationJob, run_job
 from fairserve.engine.simulated.cost_model import COST_MODELS, Loop
-from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
 from fairserve.scheduling.registry import SYSTEMS
 
 PUBLISHED = {0.45: 0.93, 0.75: 0.73, 0.87: 0.34, 1.18: 0.04}
@@ -39,7 +39,7 @@ COSTS = COST_MODELS["a100-llama3-8b"]
 
 
 @dataclass(frozen=True)
-class Cell:
+class CurveCell:
     """A simulated worker and its load."""
 
     local: str = "fcfs"
@@ -50,7 +50,9 @@ class Cell:
         """Return the hit rate of the sessions' own calls, and the tokens per second of all."""
         trace = trace_of(share, seed, self.side_calls)
         system = replace(SYSTEMS["cache-aware"], local=self.local)
-        figures = run_job(Job("cell", trace, system, replace(COSTS, loop=self.loop))).summary
+        figures = run_job(
+            SimulationJob("cell", trace, system, replace(COSTS, loop=self.loop))
+        ).summary
         calls = [call for run in trace.interactions for call in run.calls]
         own = sum(call.prompt_tokens for call in calls if call.agent == "main")
         cached = figures["prefix_hit_rate"] * sum(call.prompt_tokens for call in calls)
@@ -58,10 +60,10 @@ class Cell:
 
 
 CELLS = {
-    "fcfs": Cell(),
-    "lpm": Cell(local="lpm"),
-    "side": Cell(side_calls=True),
-    "reserving": Cell(loop="prefill-first"),
+    "fcfs": CurveCell(),
+    "lpm": CurveCell(local="lpm"),
+    "side": CurveCell(side_calls=True),
+    "reserving": CurveCell(loop="prefill-first"),
 }
 
 
@@ -99,7 +101,7 @@ def trace_of(share: float, seed: int, side_calls: bool) -> Trace:
                 made.append(
                     TraceCall(f"{at}s", "side", (str(at),), 0.0, tokens, 0, 200, blocks=blocks)
                 )
-        runs.append(Interaction(f"p{place}", "t", "agent", f"u{place}", 0.0, tuple(made)))
+        runs.append(TraceInteraction(f"p{place}", "t", "agent", f"u{place}", 0.0, tuple(made)))
     return Trace("sessions", BLOCK, ()).with_interactions(runs)
 
 

@@ -19,13 +19,13 @@ from fairserve.benchmarks.simulate.arguments import (
     systems_of,
     trace_of,
 )
-from fairserve.benchmarks.simulate.job import Job, Outcome, run_jobs
+from fairserve.benchmarks.simulate.job import SimulationJob, SimulationOutcome, run_jobs
 from fairserve.benchmarks.simulate.table import table
 from fairserve.engine.simulated.traces.model import Trace
-from fairserve.platform.base.command_line import FAILED, App, CommandError, taking
+from fairserve.platform.base.command_line import FAILED, CommandError, CommandGroup, taking
 from fairserve.scheduling.metrics import VTC_TABLES, Windows
 
-app = App()
+app = CommandGroup()
 
 
 @app.command(
@@ -46,7 +46,7 @@ def simulate(arguments: Arguments) -> int:
         costs = costs_of(arguments)
         windows = VTC_TABLES if costs.loop == "vtc-artifact" else Windows()
         jobs = [
-            Job(
+            SimulationJob(
                 name,
                 trace,
                 system,
@@ -84,7 +84,9 @@ def simulate(arguments: Arguments) -> int:
     return 0
 
 
-def _into_ledger(jobs: Sequence[Job], url: str, begin: datetime | None) -> Outcome:
+def _into_ledger(
+    jobs: Sequence[SimulationJob], url: str, begin: datetime | None
+) -> SimulationOutcome:
     """Raises ValueError."""
     if len(jobs) > 1:
         raise ValueError("--ledger takes the rows of one system; name one by --system")
@@ -102,7 +104,7 @@ def _into_ledger(jobs: Sequence[Job], url: str, begin: datetime | None) -> Outco
         raise ValueError(f"--ledger: {' '.join(str(cause).split())}") from error
 
 
-def document(trace: Trace, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def document(trace: Trace, outcomes: Sequence[SimulationOutcome]) -> dict[str, Any]:
     """The JSON document of ``--json``."""
     begin_s = min((each.arrival_s for each in trace.interactions), default=0.0)
     end_s = max((each.arrival_s for each in trace.interactions), default=0.0)

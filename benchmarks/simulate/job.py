@@ -38,7 +38,7 @@ class FiguringWatcher(ReplayWatcher, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SimulationJob:
     """One simulation; ``name`` is unique among the jobs of a command."""
 
     name: str
@@ -61,7 +61,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     """The result of a job."""
 
     name: str
@@ -70,8 +70,8 @@ class Outcome:
 
 
 def run_job(
-    job: Job, say: Say = lambda text: None, watcher: ReplayWatcher | None = None
-) -> Outcome:
+    job: SimulationJob, say: Say = lambda text: None, watcher: ReplayWatcher | None = None
+) -> SimulationOutcome:
     """Run the simulation; ``say`` periodically receives the progress."""
     own = None if job.watch is None else job.watch()
     assert own is None or watcher is None, "a replay has one watcher"
@@ -92,12 +92,12 @@ def run_job(
     if own is not None:
         summary |= own.figures(result)
     curves = curves_of(result.calls, job.cost, job.windows) if job.curves else None
-    return Outcome(job.name, summary, curves)
+    return SimulationOutcome(job.name, summary, curves)
 
 
 def run_jobs(
-    jobs: Sequence[Job], processes: int = 1, say: Say = lambda text: None
-) -> Iterator[Outcome]:
+    jobs: Sequence[SimulationJob], processes: int = 1, say: Say = lambda text: None
+) -> Iterator[SimulationOutcome]:
     """Run all jobs on ``processes`` cores; return outcomes in their order."""
     if processes == 1 or len(jobs) == 1:
         for job in jobs:

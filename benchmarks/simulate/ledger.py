@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from fairserve.benchmarks.simulate.job import Job, Outcome, Say, run_job
+from fairserve.benchmarks.simulate.job import Say, SimulationJob, SimulationOutcome, run_job
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run_end import RunEnd
@@ -117,7 +117,9 @@ class SimulatedLedger(ReplayWatcher):
         roll_up(sessions)
 
 
-def run_into(job: Job, database_url: str, begin: datetime | None, say: Say) -> Outcome:
+def run_into(
+    job: SimulationJob, database_url: str, begin: datetime | None, say: Say
+) -> SimulationOutcome:
     """Simulate, and write the rows into a database, whose tables are created if it is empty.
 
     Without ``begin`` the trace's zero is the midnight before last, UTC. Raises SQLAlchemyError or
@@ -138,7 +140,7 @@ def run_into(job: Job, database_url: str, begin: datetime | None, say: Say) -> O
     return outcome
 
 
-def _prefix(job: Job) -> str:
+def _prefix(job: SimulationJob) -> str:
     text = f"{job.trace.name}\n{job.name}\n{job.options.seed}"
     return f"sim-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 

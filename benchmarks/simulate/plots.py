@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fairserve.benchmarks.plots import caption, color, save, sheet
-from fairserve.benchmarks.simulate.job import Outcome
+from fairserve.benchmarks.simulate.job import SimulationOutcome
 from fairserve.benchmarks.simulate.table import Summary
 
 MOST_CLIENTS = 10
 """Maximum curves in one plot: those of the clients with the most service."""
 
 
-def draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
+def draw(outcomes: Sequence[SimulationOutcome], folder: Path) -> list[Path]:
     """Draw all plots of these systems; return their paths."""
     paths = []
     for outcome in outcomes:

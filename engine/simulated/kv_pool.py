@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairserve.engine.block_prefix_cache import BlockPrefixCache
-from fairserve.engine.simulated.room import ReservedRoom, Room
+from fairserve.engine.simulated.room import PoolRoom, ReservedRoom
 from fairserve.scheduling.base import LocalCall, PrefixCache
 from fairserve.scheduling.locality.block_keys import BlockKeys
-from fairserve.scheduling.locality.prefix_node import Node
+from fairserve.scheduling.locality.prefix_node import PrefixNode
 
 
 class Pool(Protocol):
@@ -50,16 +50,18 @@ class _Holding:
 
     shared_tokens: int
     """Tokens of its prompt that are in the prefix cache."""
-    locked: Node | None
+    locked: PrefixNode | None
 
 
 class KvPool:
     """A :class:`Pool` that reserves room for the whole output of a call, and caches no outputs."""
 
-    def __init__(self, capacity_tokens: int, block_tokens: int, room: Room | None = None) -> None:
+    def __init__(
+        self, capacity_tokens: int, block_tokens: int, room: PoolRoom | None = None
+    ) -> None:
         """Create an empty pool. With a given ``room``, nothing is cached."""
         self._caching = room is None
-        self._room: Room = ReservedRoom(capacity_tokens) if room is None else room
+        self._room: PoolRoom = ReservedRoom(capacity_tokens) if room is None else room
         self._cache = BlockPrefixCache(capacity_tokens, block_tokens)
         self._held: dict[str, _Holding] = {}
 

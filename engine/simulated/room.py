@@ -15,7 +15,7 @@ from bisect import insort
 from typing import Protocol
 
 
-class Room(Protocol):
+class PoolRoom(Protocol):
     """The part of an engine's pool that is held by single calls."""
 
     def fits(self, held: int, left: int, samples: int, locked: int, step: int) -> bool:

@@ -51,7 +51,7 @@ class PagedState:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class ForwardBatch:
     """Arguments of one forward call, and the chunks in the order of their rows."""
 
     chunks: list[Chunk]
@@ -71,7 +71,7 @@ def assemble(
     pending: PendingTokens | None = None,
     *,
     pad_rows: bool = False,
-) -> Batch:
+) -> ForwardBatch:
     """Pack chunks into a batch. The sequences must have pages for these tokens already.
 
     ``pending`` contains the input tokens that decodes still lack. With ``pad_rows`` further rows
@@ -109,7 +109,7 @@ def assemble(
         count = len(sources)
         input_ids = input_ids.clone()
         input_ids[:count] = pending.resolve(input_ids[:count], sent[-count:])
-    return Batch(
+    return ForwardBatch(
         chunks=ordered,
         input_ids=input_ids[None],
         positions=sent[None, ends[0] : ends[1]],

@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from fairserve.engine.torch.events import Admitted, Generated
 from fairserve.engine.torch.openai_request import GenerationRequest
-from fairserve.engine.torch.openai_response import AnswerWriter
-from fairserve.engine.torch.running_call import RunningCall
+from fairserve.engine.torch.openai_response import EngineAnswerWriter
+from fairserve.engine.torch.running_call import EngineCall
 
 DRAINING = "the worker is draining"
 INVALID_REQUEST = "invalid_request_error"
@@ -33,7 +33,9 @@ class JsonResponse(Response):
 class EventStream(Response):
     """Streamed response as server-sent events."""
 
-    def __init__(self, call: RunningCall, writer: AnswerWriter, wanted: GenerationRequest) -> None:
+    def __init__(
+        self, call: EngineCall, writer: EngineAnswerWriter, wanted: GenerationRequest
+    ) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
         self._call = call
@@ -90,7 +92,7 @@ class WholeAnswer(Response):
 
     media_type = "application/json"
 
-    def __init__(self, call: RunningCall, writer: AnswerWriter, *, early_head: bool) -> None:
+    def __init__(self, call: EngineCall, writer: EngineAnswerWriter, *, early_head: bool) -> None:
         super().__init__()
         self._call = call
         self._writer = writer
@@ -166,7 +168,7 @@ def error_answer(status: int, message: str, kind: str, param: str | None, code: 
     return JsonResponse(_error_body(message, kind, param, code), status_code=status)
 
 
-def _call_error(call: RunningCall) -> dict[str, Any]:
+def _call_error(call: EngineCall) -> dict[str, Any]:
     """Return the error of a call that ended without a response."""
     message = call.error or ""
     if call.handed_back:

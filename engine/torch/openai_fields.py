@@ -59,7 +59,7 @@ class RequestError(Exception):
         self.code = code
 
 
-class Part(BaseModel):
+class FieldsPart(BaseModel):
     """An object within a body. A field's description is the allowed value in its error."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
@@ -74,7 +74,7 @@ class Part(BaseModel):
         return dict(islice(items, _MOST_KEYS))
 
 
-class Body(Part):
+class OpenAIBody(FieldsPart):
     """A whole body, validated by :meth:`read`."""
 
     @classmethod

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fairserve.engine.torch.openai_fields import UNSUPPORTED, Part
+from fairserve.engine.torch.openai_fields import UNSUPPORTED, FieldsPart
 from fairserve.engine.wire.prompt_options import PromptOptions
 
 
@@ -24,7 +24,7 @@ def _joined(content: Any) -> Any:
     return "\n".join(map(str, texts))
 
 
-class Message(Part):
+class PromptMessage(FieldsPart):
     """A message. Unknown fields are allowed if they are null."""
 
     role: str
@@ -40,11 +40,12 @@ class Message(Part):
 
 
 Messages = Annotated[
-    list[Message], Field(min_length=1, fail_fast=True, description="a list of at least one message")
+    list[PromptMessage],
+    Field(min_length=1, fail_fast=True, description="a list of at least one message"),
 ]
 
 
-class TemplateVariables(Part):
+class TemplateVariables(FieldsPart):
     """Variables of chat templates that clients may set: those that switch thinking."""
 
     enable_thinking: bool | None = None
@@ -86,6 +87,6 @@ def prompt_options(body: PromptFields) -> PromptOptions:
     )
 
 
-def plain(messages: list[Message]) -> list[dict[str, str]]:
+def plain(messages: list[PromptMessage]) -> list[dict[str, str]]:
     """Return messages in the form of a chat template's input."""
     return [message.model_dump(exclude_none=True) for message in messages]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from fairserve.engine.torch.bad_words import MAX_BAD_WORD_CHARS, MAX_BAD_WORDS, BadWords
-from fairserve.engine.torch.openai_fields import Body, Part, RequestError, shown
+from fairserve.engine.torch.openai_fields import FieldsPart, OpenAIBody, RequestError, shown
 from fairserve.engine.torch.openai_prompt import (
     Messages,
     TemplateVariables,
@@ -123,7 +123,7 @@ _NonEmpty = Annotated[str, Field(min_length=1)]
 _FormName = FormatKind | Literal["json_object"]
 
 
-class _JsonSchema(Part):
+class _JsonSchema(FieldsPart):
     # The first two are notes for the model; the third always applies.
     name: Any = None
     description: Any = None
@@ -131,7 +131,7 @@ class _JsonSchema(Part):
     definition: dict[str, Any] = Field(alias="schema")
 
 
-class _ResponseFormat(Part):
+class _ResponseFormat(FieldsPart):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _JsonSchema | None = None
 
@@ -160,7 +160,7 @@ class _ResponseFormat(Part):
         return {"type": "object"} if self.type == "json_object" else None
 
 
-class _StructuredOutputs(Part):
+class _StructuredOutputs(FieldsPart):
     """vLLM's ``structured_outputs``: exactly one form of the output."""
 
     json_: Any = Field(None, alias="json")
@@ -202,12 +202,12 @@ class _StructuredOutputs(Part):
         return {name: definition for name, definition in forms.items() if definition is not None}
 
 
-class _StreamOptions(Part):
+class _StreamOptions(FieldsPart):
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
-class _Xargs(Part):
+class _Xargs(FieldsPart):
     client_id: str = ""
     call_id: str = ""
     weight: float = Field(1.0, gt=0)
@@ -231,7 +231,7 @@ _BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]
 _Stop = Annotated[list[_NonEmpty], Field(fail_fast=True), BeforeValidator(_as_list)]
 
 
-class _GenerationBody(Body):
+class _GenerationBody(OpenAIBody):
     """The fields of both endpoints."""
 
     model: str = Field(min_length=1)

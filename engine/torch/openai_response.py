@@ -26,7 +26,7 @@ class SampleOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerWriter:
+class EngineAnswerWriter:
     """Builds the JSON values of one call's response.
 
     ``cached_tokens`` of the usage is that of the first sample: only its prompt is counted, although

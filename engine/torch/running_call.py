@@ -9,14 +9,14 @@ from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, Generat
 from fairserve.engine.torch.openai_response import SampleOutput
 
 
-class RunningCall:
+class EngineCall:
     """State of a call in the event loop. ``release`` is called once, with the running samples.
 
     ``outputs`` grows as events are applied, not as they arrive.
     """
 
     def __init__(
-        self, sequence_ids: list[str], release: Callable[[RunningCall, list[str]], None]
+        self, sequence_ids: list[str], release: Callable[[EngineCall, list[str]], None]
     ) -> None:
         self.sequence_ids = sequence_ids
         self.outputs = [SampleOutput() for _ in sequence_ids]

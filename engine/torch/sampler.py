@@ -25,7 +25,7 @@ from fairserve.engine.torch.logit_adjustments import Tokens, Values
 from fairserve.engine.torch.logprobs import LogprobReport, TokenLogprobs
 from fairserve.engine.torch.sequence import Sequence
 from fairserve.engine.torch.token_draw import cut_min_p, cut_top_k, cut_top_p, draw
-from fairserve.engine.torch.transfer import Arrival, to_device
+from fairserve.engine.torch.transfer import TransferArrival, to_device
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Choice:
         packed = tokens
         if report is not None:
             packed = torch.cat((tokens.double(), report.packed(tokens).flatten()))
-        self._arrival = Arrival(packed)
+        self._arrival = TransferArrival(packed)
 
     def read(self) -> list[Sampled]:
         """Wait for the tokens and return them. Call it before they are added to their sequences."""

@@ -45,11 +45,11 @@ from fairserve.engine.torch.http_answers import (
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.openai_fields import RequestError
 from fairserve.engine.torch.openai_request import GenerationRequest, Kind, parse
-from fairserve.engine.torch.openai_response import AnswerWriter
+from fairserve.engine.torch.openai_response import EngineAnswerWriter
 from fairserve.engine.torch.page_changes import PageChange, PageChanges
 from fairserve.engine.torch.prompt import PromptEncoder
 from fairserve.engine.torch.response_formats import ResponseFormats
-from fairserve.engine.torch.running_call import RunningCall
+from fairserve.engine.torch.running_call import EngineCall
 from fairserve.engine.torch.schema_checks import ChecksFullError
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.torch.token_constraint import Grammar
@@ -84,7 +84,7 @@ class WorkerServer:
         self._formats = ResponseFormats(loaded.tokenizer, loaded.vocabulary, loaded.eos_ids)
         self._texts = TokenTexts(loaded.tokenizer)
         self._numbers = itertools.count(1)
-        self._calls: dict[str, RunningCall] = {}
+        self._calls: dict[str, EngineCall] = {}
         """Live calls by the id of each of their sequences."""
         self._draining = False
         self._idle = asyncio.Event()
@@ -232,7 +232,7 @@ class WorkerServer:
         max_tokens: int,
         grammar: Grammar | None,
         bad_words: BadWords | None,
-    ) -> tuple[RunningCall, AnswerWriter]:
+    ) -> tuple[EngineCall, EngineAnswerWriter]:
         prefix = "chatcmpl" if wanted.kind == "chat" else "cmpl"
         answer_id = f"{prefix}-{wanted.call_id or uuid.uuid4().hex}"
         # A caller may reuse a call id; the number keeps sequence ids apart.
@@ -250,12 +250,12 @@ class WorkerServer:
             )
             for index in range(wanted.samples)
         ]
-        call = RunningCall([each.sequence_id for each in requests], self._release)
+        call = EngineCall([each.sequence_id for each in requests], self._release)
         self.engine.submit(requests)
         # Events arrive through the loop, so none can arrive before this function ends.
         self._calls.update(dict.fromkeys(call.sequence_ids, call))
         self._idle.clear()
-        writer = AnswerWriter(
+        writer = EngineAnswerWriter(
             kind=wanted.kind,
             answer_id=answer_id,
             created=int(time.time()),
@@ -266,7 +266,7 @@ class WorkerServer:
         )
         return call, writer
 
-    def _release(self, call: RunningCall, running: list[str]) -> None:
+    def _release(self, call: EngineCall, running: list[str]) -> None:
         for sequence_id in call.sequence_ids:
             self._calls.pop(sequence_id, None)
         if not self._calls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.engine.torch.openai_fields import Body, RequestError
+from fairserve.engine.torch.openai_fields import OpenAIBody, RequestError
 from fairserve.engine.torch.openai_prompt import (
     Messages,
     TemplateVariables,
@@ -26,7 +26,7 @@ class TokenizeRequest:
     options: PromptOptions
 
 
-class _TokenizeBody(Body):
+class _TokenizeBody(OpenAIBody):
     model: str = ""
     messages: Messages | None = None
     prompt: str | None = None

@@ -21,7 +21,7 @@ def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-class Arrival:
+class TransferArrival:
     """A tensor that is being copied to the host."""
 
     def __init__(self, tensor: torch.Tensor) -> None:

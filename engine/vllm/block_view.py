@@ -19,7 +19,7 @@ from collections.abc import Hashable, Mapping
 from itertools import islice
 from typing import Any
 
-from fairserve.engine.vllm.surface import Request
+from fairserve.engine.vllm.surface import VllmRequest
 from fairserve.scheduling.base import CacheListener, LocalCall
 
 _GROUP_BYTES = 4
@@ -30,7 +30,7 @@ _FIRST_GROUP = bytes(_GROUP_BYTES)
 class BlockView:
     """The :class:`~fairserve.scheduling.base.PrefixCache` over one KV cache manager."""
 
-    def __init__(self, manager: Any, requests: Mapping[str, Request]) -> None:
+    def __init__(self, manager: Any, requests: Mapping[str, VllmRequest]) -> None:
         self._manager = manager
         self._pool = manager.block_pool
         self._coordinator = manager.coordinator
@@ -66,7 +66,7 @@ class BlockView:
         last = hashes[blocks - 1] if blocks else None
         return tokens, last, hashes[blocks] if blocks < most else None
 
-    def most_reused_blocks(self, request: Request) -> int | None:
+    def most_reused_blocks(self, request: VllmRequest) -> int | None:
         """Return the most blocks that an admission can reuse; None if that requires a match."""
         found = self._found.get(request.request_id)
         if found is None:
@@ -85,13 +85,13 @@ class BlockView:
         self._watched = {following for _, following in self._found.values()}
         self.grew = False
 
-    def match_arrived(self, request: Request) -> None:
+    def match_arrived(self, request: VllmRequest) -> None:
         """Match a request that arrived since, and watch its next block, too."""
         if self.is_chain:
             self._match_chain(request)
             self._watched.add(self._found[request.request_id][1])
 
-    def _match_chain(self, request: Request) -> tuple[int, Hashable]:
+    def _match_chain(self, request: VllmRequest) -> tuple[int, Hashable]:
         """Return and store the number of leading cached blocks, and the name of the next one."""
         if not self._manager.prefix_cache_lookup_enabled(request):
             self._found[request.request_id] = (0, None)

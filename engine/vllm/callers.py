@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import Any, NamedTuple
 
-from fairserve.engine.vllm.surface import Request
+from fairserve.engine.vllm.surface import VllmRequest
 
 DEFAULT_CLIENT = "default"
 _MOST_CHARACTERS = 1024
@@ -39,7 +39,7 @@ class Callers:
     def __init__(self) -> None:
         self._logged: set[str] = set()
 
-    def of(self, request: Request) -> Caller:
+    def of(self, request: VllmRequest) -> Caller:
         """Return the caller of a request. Never raises, whatever the request contains."""
         arguments: Any = getattr(request.sampling_params, "extra_args", None)
         if not isinstance(arguments, dict):

@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 from fairserve.engine.vllm.block_view import BlockView
-from fairserve.engine.vllm.surface import Request
+from fairserve.engine.vllm.surface import VllmRequest
 
 
-class Room:
+class BlockRoom:
     """Capacity of one scheduler's blocks. Changes nothing."""
 
     def __init__(self, scheduler: Any, view: BlockView) -> None:
@@ -40,7 +40,7 @@ class Room:
             free -= self._manager.watermark_blocks
         return free
 
-    def fits(self, request: Request) -> bool:
+    def fits(self, request: VllmRequest) -> bool:
         """Return whether an allocation for the request would succeed now."""
         free = self.free_blocks()
         if self._view.is_chain and self._largest_chunk is None:
@@ -51,7 +51,7 @@ class Room:
                 return False
         return self._needed_blocks(request) <= free
 
-    def least_blocks(self, request: Request) -> int:
+    def least_blocks(self, request: VllmRequest) -> int:
         """Return the minimum free blocks to fit, until the next block of its match is stored."""
         reused = None
         if self._view.is_chain and self._largest_chunk is None:
@@ -61,7 +61,7 @@ class Room:
         tokens = self._tokens(request, 0)
         return max(1, -(-tokens // self._view.block_tokens) - reused)
 
-    def _tokens(self, request: Request, hit_tokens: int) -> int:
+    def _tokens(self, request: VllmRequest, hit_tokens: int) -> int:
         """Return the number of slots that are taken on admission."""
         scheduler = self._scheduler
         tokens = request.num_tokens
@@ -70,7 +70,7 @@ class Room:
         slots: int = min(tokens + scheduler.num_lookahead_tokens, scheduler.max_model_len)
         return slots
 
-    def _needed_blocks(self, request: Request) -> int:
+    def _needed_blocks(self, request: VllmRequest) -> int:
         """Return the number of needed blocks, by vLLM's own count."""
         manager, scheduler = self._manager, self._scheduler
         blocks, hit_tokens = manager.empty_kv_cache_blocks.blocks, 0

@@ -39,7 +39,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from fairserve.engine.local_scheduler import make_local_scheduler
 from fairserve.engine.vllm.settings import read_settings
-from fairserve.engine.vllm.surface import Request, check_surface
+from fairserve.engine.vllm.surface import VllmRequest, check_surface
 from fairserve.engine.vllm.victims import may_run_short
 from fairserve.engine.vllm.waiting_queue import WaitingQueue
 
@@ -102,7 +102,7 @@ class _LocalSchedulerMixin:
         super()._update_after_schedule(*args, **kwargs)  # type: ignore[misc]
 
     def _update_request_with_output(
-        self, request: Request, new_token_ids: list[int], *args: Any, **kwargs: Any
+        self, request: VllmRequest, new_token_ids: list[int], *args: Any, **kwargs: Any
     ) -> tuple[list[int], bool]:
         """Charge the kept tokens; tokens after a stop are cut off here."""
         kept: list[int]
@@ -113,7 +113,7 @@ class _LocalSchedulerMixin:
             self.waiting.decoded(request, len(kept))
         return kept, stopped
 
-    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+    def _free_request(self, request: VllmRequest, *args: Any, **kwargs: Any) -> Any:
         """Remove a request that ended or was aborted."""
         self.waiting.finish(request)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]

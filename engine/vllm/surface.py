@@ -13,7 +13,7 @@ from typing import Any, Protocol
 TESTED = "0.32, 0.33"
 
 
-class Request(Protocol):
+class VllmRequest(Protocol):
     """A sequence (``vllm.v1.request.Request``)."""
 
     request_id: str

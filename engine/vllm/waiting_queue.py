@@ -27,8 +27,8 @@ from vllm.v1.request import RequestStatus
 
 from fairserve.engine.vllm.block_view import BlockView
 from fairserve.engine.vllm.callers import Callers
-from fairserve.engine.vllm.room import Room
-from fairserve.engine.vllm.surface import Request
+from fairserve.engine.vllm.room import BlockRoom
+from fairserve.engine.vllm.surface import VllmRequest
 from fairserve.scheduling.base import LocalCall, LocalScheduler
 
 
@@ -38,24 +38,24 @@ class WaitingQueue(RequestQueue):
     def __init__(self, scheduler: Any, local: LocalScheduler) -> None:
         self.local = local
         self._scheduler = scheduler
-        self._members: dict[str, Request] = {}
+        self._members: dict[str, VllmRequest] = {}
         """Requests that are in this queue for vLLM."""
-        self._apart: dict[str, Request] = {}
+        self._apart: dict[str, VllmRequest] = {}
         """Members that are not ready."""
         self._runs: dict[str, bool] = {}
         """Calls of the local scheduler; True if accepted."""
         self._callers = Callers()
         self._view = BlockView(scheduler.kv_cache_manager, self._members)
-        self._room = Room(scheduler, self._view)
+        self._room = BlockRoom(scheduler, self._view)
         self._is_blocked: Callable[[Any], bool] = scheduler._is_blocked_waiting_status
         self._in_step = False
         self._begun = False
         """True once the pass of this step has begun."""
         self._over = False
         """True once the pass has ended."""
-        self._offered: Request | None = None
+        self._offered: VllmRequest | None = None
         self._peeked = False
-        self._popped: Request | None = None
+        self._popped: VllmRequest | None = None
         self._accepted = 0
         self._not_fitting = 0
         """Number of calls of this pass that did not fit."""
@@ -63,7 +63,7 @@ class WaitingQueue(RequestQueue):
         """Number of free blocks below which none of them fits."""
         self._hopeless = False
         """True if no call fitted in the last pass, and no later change may help."""
-        self._came: list[Request] = []
+        self._came: list[VllmRequest] = []
         """Calls that arrived since the last pass."""
 
     # --- one step of vLLM -------------------------------------------------------------------------
@@ -99,12 +99,12 @@ class WaitingQueue(RequestQueue):
             self._hopeless = True
             self._view.watch()
 
-    def decoded(self, request: Request, tokens: int) -> None:
+    def decoded(self, request: VllmRequest, tokens: int) -> None:
         """Charge a running request for the tokens that it generated."""
         if self._runs.get(request.request_id):
             self.local.decoded(request.request_id, tokens)
 
-    def finish(self, request: Request) -> None:
+    def finish(self, request: VllmRequest) -> None:
         """Remove a request that ended or was aborted, in any state."""
         request_id = request.request_id
         self._leave(request_id)
@@ -114,7 +114,7 @@ class WaitingQueue(RequestQueue):
         if request is self._offered:
             self._offered = None
 
-    def surplus(self, request: Request) -> tuple[float, ...]:
+    def surplus(self, request: VllmRequest) -> tuple[float, ...]:
         """Return the lead of a running request's client over the others."""
         if self._runs.get(request.request_id):
             return self.local.surplus(request.request_id)
@@ -122,7 +122,7 @@ class WaitingQueue(RequestQueue):
 
     # --- vLLM's queue interface -------------------------------------------------------------------
 
-    def add_request(self, request: Request) -> None:
+    def add_request(self, request: VllmRequest) -> None:
         """Add a new or returning request."""
         self._members[request.request_id] = request
         if self._is_ready(request):
@@ -130,17 +130,17 @@ class WaitingQueue(RequestQueue):
         else:
             self._apart[request.request_id] = request
 
-    def prepend_request(self, request: Request) -> None:
+    def prepend_request(self, request: VllmRequest) -> None:
         """Add a preempted request; the scheduler decides its place."""
         self.add_request(request)
 
-    def prepend_requests(self, requests: Iterable[Request]) -> None:
+    def prepend_requests(self, requests: Iterable[VllmRequest]) -> None:
         """Re-add requests that vLLM skipped."""
         self.settle()
         for request in requests:
             self.add_request(request)
 
-    def peek_request(self) -> Request:
+    def peek_request(self) -> VllmRequest:
         """Return the request on offer. Raises IndexError if there is none."""
         request = self._offer() if self._in_step else next(iter(self._members.values()), None)
         if request is None:
@@ -148,7 +148,7 @@ class WaitingQueue(RequestQueue):
         self._peeked = True
         return request
 
-    def pop_request(self) -> Request:
+    def pop_request(self) -> VllmRequest:
         """Remove and return the request on offer. Raises IndexError if there is none."""
         request = self.peek_request()
         if self._in_step:
@@ -156,11 +156,11 @@ class WaitingQueue(RequestQueue):
         self._leave(request.request_id)
         return request
 
-    def remove_request(self, request: Request) -> None:
+    def remove_request(self, request: VllmRequest) -> None:
         """Remove a request, if it is in the queue."""
         self._leave(request.request_id)
 
-    def remove_requests(self, requests: Iterable[Request]) -> None:
+    def remove_requests(self, requests: Iterable[VllmRequest]) -> None:
         """Remove requests that are in the queue."""
         for request in requests:
             self._leave(request.request_id)
@@ -172,12 +172,12 @@ class WaitingQueue(RequestQueue):
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[VllmRequest]:
         return iter(list(self._members.values()))
 
     # --- the pass ---------------------------------------------------------------------------------
 
-    def _offer(self) -> Request | None:
+    def _offer(self) -> VllmRequest | None:
         """Return the request on offer until it is popped; None when the pass is over."""
         self.settle()
         if self._offered is not None:
@@ -224,7 +224,7 @@ class WaitingQueue(RequestQueue):
         self._came.clear()
         return True
 
-    def _refuse(self, request: Request) -> None:
+    def _refuse(self, request: VllmRequest) -> None:
         least = self._room.least_blocks(request)
         self._least_blocks = min(self._least_blocks, least) if self._not_fitting else least
         self._not_fitting += 1
@@ -237,7 +237,7 @@ class WaitingQueue(RequestQueue):
 
     # --- members ----------------------------------------------------------------------------------
 
-    def _is_ready(self, request: Request) -> bool:
+    def _is_ready(self, request: VllmRequest) -> bool:
         """Return whether the request could be admitted when it is next."""
         if request.num_stale_output_tokens and not request.drop_stale_output:
             return False
@@ -250,7 +250,7 @@ class WaitingQueue(RequestQueue):
             and grammar.grammar is not None
         )
 
-    def _enter(self, request: Request) -> None:
+    def _enter(self, request: VllmRequest) -> None:
         """Queue a ready request: a new call, a preempted one, or one that vLLM skipped."""
         request_id = request.request_id
         runs = self._runs.get(request_id)

@@ -30,7 +30,7 @@ Slot = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RenderedBody:
     """A rendered body whose texts are not joined yet."""
 
     fixed: Mapping[str, Any]
@@ -72,7 +72,7 @@ class BodyTemplate:
             for placeholder in template.placeholders
         )
 
-    def resolve(self, read_text: ReadText, max_bytes: int) -> Body:
+    def resolve(self, read_text: ReadText, max_bytes: int) -> RenderedBody:
         """Fill the placeholders. Raises TemplateError, also for a result over ``max_bytes``."""
         size_bytes = self.least_bytes
         texts = []
@@ -84,7 +84,7 @@ class BodyTemplate:
                 raise TemplateError(f"{slot_path(slot)}: {error}") from None
             size_bytes += pieces.size_bytes - template.literal_bytes
             texts.append((slot, pieces))
-        return Body(self.fixed, tuple(texts), size_bytes)
+        return RenderedBody(self.fixed, tuple(texts), size_bytes)
 
 
 def slot_path(slot: Slot) -> str:

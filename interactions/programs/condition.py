@@ -21,9 +21,9 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, model_validator
 
 from fairserve.interactions.programs.output import (
-    FieldError,
     JsonMemo,
     Output,
+    OutputFieldError,
     Path,
     PathError,
     parse_path,
@@ -102,7 +102,7 @@ class Condition:
         try:
             value = read(output, self.path, memo)
             text = "" if value is None else text_of(value).strip()
-        except FieldError:
+        except OutputFieldError:
             value, text = None, ""
         if kind_of_value == "none" and isinstance(value, str):
             # The text "[]" is a text, not an empty list.

@@ -23,7 +23,7 @@ Path = tuple[str, ...]
 """Keys and positions; a part of digits is a position where it meets a list."""
 
 
-class FieldError(ValueError):
+class OutputFieldError(ValueError):
     """The output has no such field."""
 
 
@@ -73,7 +73,7 @@ class JsonMemo:
                 del self._parsed[oldest]
                 self._chars -= len(oldest)
         if value is _NOT_JSON:
-            raise FieldError("is not JSON")
+            raise OutputFieldError("is not JSON")
         return value
 
 
@@ -121,7 +121,7 @@ def read_list(value: Any, memo: JsonMemo) -> list[Any]:
     if isinstance(value, str):
         value = memo.parse(value)
     if not isinstance(value, list):
-        raise FieldError(f"is {_kind(value)}, not a JSON list")
+        raise OutputFieldError(f"is {_kind(value)}, not a JSON list")
     return value
 
 
@@ -132,7 +132,7 @@ def text_of(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except RecursionError:
-        raise FieldError("is nested too deep") from None
+        raise OutputFieldError("is nested too deep") from None
 
 
 def sized(text: str) -> tuple[str, int]:
@@ -150,14 +150,16 @@ def _step(value: Any, part: str, path: Path) -> Any:
     if isinstance(value, dict):
         if part in value:
             return value[part]
-        raise FieldError(f"has no field {'.'.join(path)}")
+        raise OutputFieldError(f"has no field {'.'.join(path)}")
     if isinstance(value, Sequence) and not isinstance(value, str):
         if part.isascii() and part.isdigit():
             if int(part) < len(value):
                 return value[int(part)]
-            raise FieldError(f"has no field {'.'.join(path)}: the list has {len(value)} items")
-        raise FieldError(f"has no field {'.'.join(path)}: a list is read by position")
-    raise FieldError(f"has no field {'.'.join(path)}: it is in {_kind(value)}")
+            raise OutputFieldError(
+                f"has no field {'.'.join(path)}: the list has {len(value)} items"
+            )
+        raise OutputFieldError(f"has no field {'.'.join(path)}: a list is read by position")
+    raise OutputFieldError(f"has no field {'.'.join(path)}: it is in {_kind(value)}")
 
 
 def _kind(value: Any) -> str:

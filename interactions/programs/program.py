@@ -71,7 +71,7 @@ class MapOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ProgramNode:
     """One node: a call, or with ``map`` one for each item of a list."""
 
     node_id: str
@@ -100,7 +100,7 @@ class Node:
 class Program:
     """A validated program; ``nodes`` are in the order of declaration."""
 
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, ProgramNode]
     result: str | None
     limits: ProgramLimits
 
@@ -140,7 +140,7 @@ def parse_program(plain: object, limits: ProgramLimits = ProgramLimits()) -> Pro
     if declared.nodes is None:
         raise ProgramError("nodes", "is missing")
     known = _ids(declared.nodes)
-    parsed: dict[str, Node] = {}
+    parsed: dict[str, ProgramNode] = {}
     edges = 0
     for number, each in enumerate(declared.nodes):
         node = _node(each, f"nodes[{number}]", known, declared.model, limits)
@@ -183,7 +183,7 @@ def _node(
     known: Mapping[str, int],
     model: str | None,
     limits: ProgramLimits,
-) -> Node:
+) -> ProgramNode:
     own_model = declared.model or model
     if own_model is None:
         raise ProgramError(f"{path}.model", "is missing, and the program names none")
@@ -192,7 +192,7 @@ def _node(
         raise ProgramError(
             path, f"sends {body.least_bytes} bytes or more; allowed: {limits.rendered_bytes}"
         )
-    node = Node(
+    node = ProgramNode(
         node_id=declared.id,
         agent=declared.agent or declared.id,
         model=own_model,
@@ -241,7 +241,7 @@ def _parents(
     return tuple(parents)
 
 
-def _references(node: Node, path: str) -> Iterator[tuple[str, str]]:
+def _references(node: ProgramNode, path: str) -> Iterator[tuple[str, str]]:
     """Return the path and id of every node that this one reads; ``path`` is its own."""
     for slot, placeholder in node.body.placeholders:
         if placeholder.kind == "output":

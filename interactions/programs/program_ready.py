@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fairserve.interactions.programs.call_body import Body
-from fairserve.interactions.programs.output import FieldError, JsonMemo, read, read_list
-from fairserve.interactions.programs.program import Node
+from fairserve.interactions.programs.call_body import RenderedBody
+from fairserve.interactions.programs.output import JsonMemo, OutputFieldError, read, read_list
+from fairserve.interactions.programs.program import ProgramNode
 from fairserve.interactions.programs.program_state import NodeRun
 from fairserve.interactions.programs.program_task import Filling
 from fairserve.interactions.programs.template import TemplateError
 
 
-def why_skipped(node: Node, runs: Mapping[str, NodeRun], memo: JsonMemo) -> str:
+def why_skipped(node: ProgramNode, runs: Mapping[str, NodeRun], memo: JsonMemo) -> str:
     """Return the reason why a node is skipped, or "" if it runs."""
     if node.parents and all(runs[each].state == "skipped" for each in node.parents):
         return "all its parents were skipped"
@@ -29,7 +29,7 @@ def why_skipped(node: Node, runs: Mapping[str, NodeRun], memo: JsonMemo) -> str:
     return ""
 
 
-def items_of(node: Node, runs: Mapping[str, NodeRun], memo: JsonMemo) -> list[Any]:
+def items_of(node: ProgramNode, runs: Mapping[str, NodeRun], memo: JsonMemo) -> list[Any]:
     """Return the items of its list, read-only; without ``map`` one, None. Raises TemplateError."""
     if node.map is None:
         return [None]
@@ -39,7 +39,7 @@ def items_of(node: Node, runs: Mapping[str, NodeRun], memo: JsonMemo) -> list[An
         if node.map.path:
             over += f" at {'.'.join(node.map.path)}"
         items = read_list(value, memo)
-    except FieldError as error:
+    except OutputFieldError as error:
         raise TemplateError(f"{over} {error}") from None
     if len(items) > node.map.limit:
         raise TemplateError(f"{over} has {len(items)} items; allowed: {node.map.limit}")
@@ -47,13 +47,13 @@ def items_of(node: Node, runs: Mapping[str, NodeRun], memo: JsonMemo) -> list[An
 
 
 def render(
-    node: Node,
+    node: ProgramNode,
     runs: Mapping[str, NodeRun],
     items: Sequence[Any],
     indices: Iterable[int],
     memo: JsonMemo,
     max_bytes: int,
-) -> list[Body]:
+) -> list[RenderedBody]:
     """Return the bodies of the instances at ``indices``, up to ``max_bytes`` each, or raise."""
     filling = Filling(lambda node_id: runs[node_id].output, memo)
     bodies = []

@@ -30,9 +30,9 @@ from itertools import chain
 from typing import Any
 
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
-from fairserve.interactions.programs.call_body import Body
+from fairserve.interactions.programs.call_body import RenderedBody
 from fairserve.interactions.programs.output import JsonMemo, sized
-from fairserve.interactions.programs.program import Node, Program
+from fairserve.interactions.programs.program import Program, ProgramNode
 from fairserve.interactions.programs.program_ready import items_of, render, why_skipped
 from fairserve.interactions.programs.program_state import (
     SETTLED,
@@ -301,12 +301,14 @@ class ProgramRun:
             raise RestoreError(f"node {run.node.node_id!r} was rendered before: {error}") from None
         return self._tasks(run, running, bodies)
 
-    def _render(self, node: Node, items: Sequence[Any], indices: Iterable[int]) -> list[Body]:
+    def _render(
+        self, node: ProgramNode, items: Sequence[Any], indices: Iterable[int]
+    ) -> list[RenderedBody]:
         limit = self.program.limits.rendered_bytes
         return render(node, self.nodes, items, indices, self._memo, limit)
 
     def _tasks(
-        self, run: NodeRun, instances: Sequence[Instance], bodies: Sequence[Body]
+        self, run: NodeRun, instances: Sequence[Instance], bodies: Sequence[RenderedBody]
     ) -> list[Task]:
         node = run.node
         before = [self.nodes[each].calls for each in node.parents]

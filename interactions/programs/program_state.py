@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from fairserve.interactions.programs.output import SKIPPED, Output, sized
-from fairserve.interactions.programs.program import Node, Program
+from fairserve.interactions.programs.program import Program, ProgramNode
 
 ProgramState = Literal["running", "complete", "failed", "cancelled"]
 NodeState = Literal["waiting", "running", "done", "failed", "skipped", "cancelled"]
@@ -60,7 +60,7 @@ class Instance:
 class NodeRun:
     """State of a node; read-only."""
 
-    node: Node
+    node: ProgramNode
     state: NodeState = "waiting"
     reason: str = ""
     """Reason of its failure or skip."""

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.interactions.programs.call_body import Body
+from fairserve.interactions.programs.call_body import RenderedBody
 from fairserve.interactions.programs.output import (
-    FieldError,
     JsonMemo,
     Output,
+    OutputFieldError,
     Path,
     read,
     read_value,
@@ -46,7 +46,7 @@ class Task:
     """Declared expected output; None: from the app's profile."""
     sampling: Mapping[str, Any]
     """Declared sampling; read-only."""
-    rendered: Body
+    rendered: RenderedBody
 
     def body(self) -> dict[str, Any]:
         """Return ``{"messages": [...]}`` or ``{"prompt": ...}``, new each time."""
@@ -108,5 +108,5 @@ class Filling:
     ) -> tuple[str, int]:
         try:
             return sized(text_of(find(source, placeholder.path, self._memo)))
-        except FieldError as error:
+        except OutputFieldError as error:
             raise TemplateError(f"{placeholder.written}: {name} {error}") from None

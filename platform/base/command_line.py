@@ -45,7 +45,7 @@ def _naming(ctx: Context) -> Iterator[None]:
         raise
 
 
-class Command(TyperCommand):
+class GroupedCommand(TyperCommand):
     """A command whose errors name it, and whose plain help has the groups of flags.
 
     Typer draws these groups on terminals only.
@@ -108,7 +108,7 @@ class LazyCommands(TyperGroup):
         return name, _ForeignCommand(name, callback=real), rest
 
 
-class App(Typer):
+class CommandGroup(Typer):
     """A Typer app with the conventions of this project."""
 
     def __init__(self, **options: Any) -> None:
@@ -122,7 +122,7 @@ class App(Typer):
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
         """Return a decorator that registers a function as a command; ``options`` are Typer's."""
-        return super().command(name, **{"cls": Command} | options)
+        return super().command(name, **{"cls": GroupedCommand} | options)
 
 
 def with_options(*options: Parameter) -> Callable[[Function], Function]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairserve.platform.background.jobs.schemas import JobOut
-from fairserve.platform.fleet.member import Member
+from fairserve.platform.fleet.member import FleetMember
 from fairserve.platform.monitoring.client_views import ClientView
 from fairserve.platform.monitoring.flooding import share_sign
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot, Series
@@ -36,7 +36,7 @@ class Health:
     """Input state of the alarms."""
 
     live: LiveSnapshot
-    members: Sequence[Member] = ()
+    members: Sequence[FleetMember] = ()
     clients: Sequence[ClientView] = ()
     jobs: Sequence[JobOut] = ()
     models_without_worker: Sequence[str] = ()

@@ -17,7 +17,7 @@ _OURS = frozenset({"done"})
 Query = TypeVar("Query", bound=BaseModel)
 
 
-class Part(NamedTuple):
+class ListPart(NamedTuple):
     """The part of a list that a page shows."""
 
     offset: int
@@ -54,10 +54,10 @@ def filters(request: Request) -> dict[str, str]:
     }
 
 
-def part_of(page: Page[Any]) -> Part:
+def part_of(page: Page[Any]) -> ListPart:
     """Return the position of a page within its list."""
     end = page.offset + len(page.items)
-    return Part(page.offset, page.limit, len(page.items), page.total, end < page.total)
+    return ListPart(page.offset, page.limit, len(page.items), page.total, end < page.total)
 
 
 def place(request: Request) -> str:

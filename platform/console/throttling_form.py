@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGN
 _MAX_CHARS = 100
 
 
-class Kind(NamedTuple):
+class ParameterKind(NamedTuple):
     """Kind of input of a field."""
 
     type: Literal["yes or no", "choice", "whole", "number", "text"]
@@ -59,7 +59,7 @@ class Field:
     name: str
     unit: str
     meaning: str
-    kind: Kind
+    kind: ParameterKind
     default: Any
     own_default: Any
     """Default of the system, without the server's settings."""
@@ -107,7 +107,7 @@ class ParameterForm:
         return [field for field in self.fields if field.part == part]
 
 
-class Change(NamedTuple):
+class ParameterChange(NamedTuple):
     """A changed setting with its old and new text."""
 
     name: str
@@ -115,7 +115,7 @@ class Change(NamedTuple):
     new: str
 
 
-def kind_of(name: str, hint: Any) -> Kind:
+def kind_of(name: str, hint: Any) -> ParameterKind:
     """Return the kind of a parameter's field."""
     types = [each for each in get_args(hint) if each is not NoneType]
     nullable = NoneType in get_args(hint)
@@ -124,17 +124,19 @@ def kind_of(name: str, hint: Any) -> Kind:
     none = ("none",) * nullable
     if get_origin(hint) is Literal:
         left_out = _SIMULATED.get(name, ())
-        return Kind("choice", (*(c for c in get_args(hint) if c not in left_out), *none), nullable)
+        return ParameterKind(
+            "choice", (*(c for c in get_args(hint) if c not in left_out), *none), nullable
+        )
     if name in _TEXTS:
-        return Kind("choice", (*_TEXTS[name], *none), nullable)
+        return ParameterKind("choice", (*_TEXTS[name], *none), nullable)
     if hint is bool:
-        return Kind("yes or no", ("yes", "no", *none), nullable)
+        return ParameterKind("yes or no", ("yes", "no", *none), nullable)
     if hint is int:
-        return Kind("whole", nullable=nullable)
-    return Kind("number" if hint is float else "text", nullable=nullable)
+        return ParameterKind("whole", nullable=nullable)
+    return ParameterKind("number" if hint is float else "text", nullable=nullable)
 
 
-def parse(kind: Kind, text: str) -> Any:
+def parse(kind: ParameterKind, text: str) -> Any:
     """Parse a text. Raises ValueError, which names the allowed input."""
     text = text.strip()
     if kind.nullable and text == "none":
@@ -260,18 +262,18 @@ def _wrong(settings: TuningSettings, system: str, chosen: Mapping[str, Any]) -> 
 
 def differences(
     old: tuple[str, Mapping[str, Any]], new: tuple[str, Mapping[str, Any]]
-) -> list[Change]:
+) -> list[ParameterChange]:
     """Return the differences between two versions: system and parameters.
 
     If the system differs, all parameters that differ from their defaults are included.
     """
-    found: list[Change] = []
+    found: list[ParameterChange] = []
     before, after = old[1], new[1]
     if old[0] != new[0]:
-        found.append(Change("system", old[0], new[0]))
+        found.append(ParameterChange("system", old[0], new[0]))
         before = {}
     for name in dict.fromkeys((*before, *after)):
         texts = [text_of(plain(v[name])) if name in v else DEFAULT for v in (before, after)]
         if texts[0] != texts[1]:
-            found.append(Change(name, *texts))
+            found.append(ParameterChange(name, *texts))
     return found

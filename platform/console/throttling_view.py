@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, FairServeError, InvalidRequestError
 from fairserve.platform.console import formats
-from fairserve.platform.console.lists import Part
+from fairserve.platform.console.lists import ListPart
 from fairserve.platform.console.throttling_form import (
     PARTS,
-    Change,
+    ParameterChange,
     ParameterForm,
     differences,
     parameter_form,
@@ -60,10 +60,10 @@ class Version(NamedTuple):
     system: str
     author: str | None
     at: datetime | None
-    changes: list[Change]
+    changes: list[ParameterChange]
 
 
-class Row(NamedTuple):
+class ParameterRow(NamedTuple):
     """A figure of a preview, without and with the change."""
 
     name: str
@@ -104,7 +104,9 @@ def version(session: Session, settings: TuningSettings, number: int) -> tuple[st
     return row.system, row.parameters
 
 
-def history(session: Session, settings: TuningSettings, offset: int) -> tuple[list[Version], Part]:
+def history(
+    session: Session, settings: TuningSettings, offset: int
+) -> tuple[list[Version], ListPart]:
     """Return the versions with their changes, newest first; the last is the server's settings."""
     rows, total = repository.history(session, limit=PER_PAGE + 1, offset=offset)
     shown, has_more = rows[:PER_PAGE], len(rows) > PER_PAGE
@@ -117,7 +119,7 @@ def history(session: Session, settings: TuningSettings, offset: int) -> tuple[li
         found.append(Version(row.version, row.system, row.author, row.created_at, changes))
     if not has_more:
         found.append(Version(0, settings.system, None, None, []))
-    return found, Part(offset, PER_PAGE, len(found), total + 1, has_more)
+    return found, ListPart(offset, PER_PAGE, len(found), total + 1, has_more)
 
 
 def values(
@@ -198,7 +200,7 @@ def _concurrent_changes(
     current: Current,
     problem: FairServeError | None,
     form: Mapping[str, str] | None,
-) -> list[Change] | None:
+) -> list[ParameterChange] | None:
     """Return the changes by others since the form was loaded; None without a conflict."""
     if not isinstance(problem, ConflictError) or form is None:
         return None
@@ -209,21 +211,21 @@ def _concurrent_changes(
     return differences(seen, (current.system, current.parameters))
 
 
-def figures(preview: PreviewOut) -> list[Row]:
+def figures(preview: PreviewOut) -> list[ParameterRow]:
     """Return the replay's figures with the current and the proposed settings."""
     pair = (preview.current, preview.proposed)
     reasons = dict.fromkeys(reason for each in pair for reason in each.refused_by_reason)
 
-    def row(name: str, write: Any, read: Any) -> Row:
-        return Row(name, *(write(read(each)) for each in pair))
+    def row(name: str, write: Any, read: Any) -> ParameterRow:
+        return ParameterRow(name, *(write(read(each)) for each in pair))
 
-    def delays(name: str, field: str) -> list[Row]:
+    def delays(name: str, field: str) -> list[ParameterRow]:
         return [
             row(f"{name}, {word}", formats.seconds, lambda f, q=q: getattr(getattr(f, field), q))
             for word, q in (("median", "p50"), ("99th percentile", "p99"))
         ]
 
-    def plain(name: str, field: str, write: Any = formats.number) -> Row:
+    def plain(name: str, field: str, write: Any = formats.number) -> ParameterRow:
         return row(name, write, lambda f: getattr(f, field))
 
     return [
@@ -243,16 +245,16 @@ def figures(preview: PreviewOut) -> list[Row]:
     ]
 
 
-def _reason(reason: str, before: FiguresOut, after: FiguresOut) -> Row:
+def _reason(reason: str, before: FiguresOut, after: FiguresOut) -> ParameterRow:
     counts = [formats.number(each.refused_by_reason.get(reason, 0)) for each in (before, after)]
-    return Row(f"… {reason.replace('_', ' ')}", *counts)
+    return ParameterRow(f"… {reason.replace('_', ' ')}", *counts)
 
 
-def fidelity(preview: PreviewOut) -> list[Row]:
+def fidelity(preview: PreviewOut) -> list[ParameterRow]:
     """Return the measured figures and those of the replay of the current settings."""
     found = preview.fidelity
     return [
-        Row(name, write(pair.measured), write(pair.simulated))
+        ParameterRow(name, write(pair.measured), write(pair.simulated))
         for name, pair, write in (
             ("Rejected calls", found.refused_calls, formats.number),
             ("Queue delay, median", found.queue_delay_p50_s, formats.seconds),

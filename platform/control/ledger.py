@@ -22,7 +22,7 @@ from typing import Protocol
 import orjson
 
 from fairserve.engine.backoff import Backoff
-from fairserve.platform.control.journal.entries import Entry, Kind
+from fairserve.platform.control.journal.entries import JournalEntry, Kind
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.journal.segments import Position, read_entries
 from fairserve.platform.control.messages import (
@@ -53,7 +53,7 @@ RunKey = tuple[str, str, str]
 """Tenant, app and the client's id of a run."""
 
 
-class Sink(Protocol):
+class RowSink(Protocol):
     """Writes the rows."""
 
     def write(self, rows: Rows) -> None:
@@ -70,7 +70,7 @@ class Ledger:
     def __init__(
         self,
         journal: Journal,
-        sink: Sink,
+        sink: RowSink,
         *,
         retry_s: float = FIRST_RETRY_S,
     ) -> None:
@@ -165,7 +165,7 @@ class Ledger:
         if position >= end:
             return None
         batch = _Batch()
-        damaged: list[tuple[Entry, Exception]] = []
+        damaged: list[tuple[JournalEntry, Exception]] = []
         while True:
             try:
                 for entry, after in read_entries(
@@ -227,7 +227,7 @@ class Ledger:
             return all(self._write(half) for half in rows.halves())
         return all(self._reject(entry, error) for entry in _entries(rows))
 
-    def _reject(self, entry: Entry, error: Exception) -> bool:
+    def _reject(self, entry: JournalEntry, error: Exception) -> bool:
         """Set a row aside that can never be written; return false if the ledger stopped first."""
         reason = _reason(error)
         failures = 0
@@ -280,7 +280,7 @@ class _Batch:
         self._ended: dict[RunKey, InteractionRecord] = {}
         self._opened: dict[RunKey, OpenInteractionRecord] = {}
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: JournalEntry) -> None:
         """Add an entry. Raises TypeError or AttributeError if its data makes no record."""
         if entry.kind == "closed":
             call = record_of(CallRecord, entry.data)
@@ -302,12 +302,15 @@ class _Batch:
         )
 
 
-def _entries(rows: Rows) -> list[Entry]:
+def _entries(rows: Rows) -> list[JournalEntry]:
     """Return the entries that rows came from, without those of their keys that are in the data."""
     return [
-        *(Entry("closed", each.call_id, plain_of(each)) for each in rows.calls),
-        *(Entry("interaction", each.interaction_id, plain_of(each)) for each in rows.ended),
-        *(Entry("open_interaction", each.interaction_id, plain_of(each)) for each in rows.opened),
+        *(JournalEntry("closed", each.call_id, plain_of(each)) for each in rows.calls),
+        *(JournalEntry("interaction", each.interaction_id, plain_of(each)) for each in rows.ended),
+        *(
+            JournalEntry("open_interaction", each.interaction_id, plain_of(each))
+            for each in rows.opened
+        ),
     ]
 
 

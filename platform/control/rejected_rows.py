@@ -16,7 +16,7 @@ from pathlib import Path
 
 import orjson
 
-from fairserve.platform.control.journal.entries import Entry
+from fairserve.platform.control.journal.entries import JournalEntry
 
 REJECTED = "rejected.jsonl"
 """Name of the file in the journal's folder."""
@@ -61,7 +61,7 @@ class RejectedRows:
         if plain is not None:
             self._kept.add(_key(plain))
 
-    def keep(self, entry: Entry, reason: str) -> None:
+    def keep(self, entry: JournalEntry, reason: str) -> None:
         """Append a row that the file lacks, and sync; a full file counts it. Raises OSError."""
         plain = {"kind": entry.kind, "data": entry.data, "reason": reason}
         line = orjson.dumps(plain, option=orjson.OPT_APPEND_NEWLINE)

@@ -20,7 +20,7 @@ from fairserve.platform.db.operations import (
     ThrottlingSetting,
 )
 from fairserve.platform.db.profiles import ProfileVersion
-from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.db.programs import ProgramRow, ProgramStep
 from fairserve.platform.db.responses import ConversationItem, StoredConversation, StoredResponse
 from fairserve.platform.db.usage import (
     UsageCalls,
@@ -56,7 +56,7 @@ __all__ = [
     "OpenInteraction",
     "Price",
     "ProfileVersion",
-    "Program",
+    "ProgramRow",
     "ProgramStep",
     "ReportExport",
     "ReportExportPart",

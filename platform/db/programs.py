@@ -17,7 +17,7 @@ from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, TEXT_CHARS, Base
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 
-class Program(Base):
+class ProgramRow(Base):
     """A program that an app submitted; its id is that of its interaction."""
 
     __tablename__ = "programs"

@@ -23,7 +23,7 @@ _USER_INFO = re.compile(r"//[^/@]*@")
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class FleetMember:
     """State of a worker, changed by the pool and its watch only."""
 
     spec: WorkerSpec

@@ -52,7 +52,7 @@ LARGE_PROMPT_THREADS = 1
 MAX_MISSING = 256
 
 
-class Load(Protocol):
+class PoolLoad(Protocol):
     """Loads a tokenizer; see :func:`~fairserve.platform.fleet.prompt.load_counter`."""
 
     def __call__(self, name: str, *, fetch: bool, chat: bool = True) -> PromptCounter:
@@ -118,7 +118,7 @@ class ModelPools:
         local_model: str = "",
         on_ready: Callable[[], None] | None = None,
         tokenize: TokenizeAt,
-        load: Load = load_counter,
+        load: PoolLoad = load_counter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``local_model`` is the setting ``model``; the first served model calls ``on_ready``."""
@@ -370,7 +370,7 @@ class ModelPools:
         looked_up = (name, fetch, chat)
         if self._missing.get(looked_up, self._clock()) > self._clock():
             return None
-        load: Load = self._load if chat else partial(self._load, chat=False)
+        load: PoolLoad = self._load if chat else partial(self._load, chat=False)
         try:
             source = name
             if name in ("", BUILTIN_MODEL_NAME):

@@ -29,7 +29,7 @@ from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
-from fairserve.platform.fleet.member import Member
+from fairserve.platform.fleet.member import FleetMember
 from fairserve.platform.fleet.watch import (
     DEFAULT_KV_TOKENS,
     OnFacts,
@@ -78,7 +78,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         self._local = local_scheduler, dict(local_options or {})
         self._circuit = circuit
         self._clock = clock
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, FleetMember] = {}
 
     def __getitem__(self, worker_id: str) -> WorkerClient:
         member = self._members[worker_id]
@@ -92,7 +92,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
     def __len__(self) -> int:
         return sum(member.there for member in self._members.values())
 
-    def direct(self, worker_id: str) -> Member | None:
+    def direct(self, worker_id: str) -> FleetMember | None:
         """Return a reachable worker to which another process can send calls, else None."""
         member = self._members.get(worker_id)
         if member is None or not member.there or member.address is None:
@@ -126,11 +126,11 @@ class WorkerPool(Mapping[str, WorkerClient]):
                 failure = error
         raise failure
 
-    def member(self, worker_id: str) -> Member | None:
+    def member(self, worker_id: str) -> FleetMember | None:
         """Return a member, read-only; None for an unknown id."""
         return self._members.get(worker_id)
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[FleetMember]:
         """Return all members, read-only."""
         return list(self._members.values())
 
@@ -158,11 +158,11 @@ class WorkerPool(Mapping[str, WorkerClient]):
         )
         watched = WatchedClient(http, circuit, self._clock, lambda: self._calls_fail(member))
         queue = self._queue_before(watched, spec) if spec.kind == "openai" else None
-        member = Member(spec, http, watched, queue, circuit)
+        member = FleetMember(spec, http, watched, queue, circuit)
         self._members[spec.worker_id] = member
         self._start_watch(member)
 
-    def _start_watch(self, member: Member) -> None:
+    def _start_watch(self, member: FleetMember) -> None:
         name = f"watch {member.worker_id}"
         member.watch = asyncio.create_task(self._watch.run(member), name=name)
 
@@ -184,7 +184,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         queue = LocalQueue(scheduler, spec.concurrency, cache_tokens, secrets.randbits(63))
         return QueuedClient(client, queue, self._clock)
 
-    def _calls_fail(self, member: Member) -> None:
+    def _calls_fail(self, member: FleetMember) -> None:
         """Handle a circuit that failed calls opened. Calls in progress continue if they can."""
         logger.warning("worker %s: %s", member.worker_id, member.circuit.reason)
         self._watch.lose(member, there=True)

@@ -17,7 +17,7 @@ from fairserve.engine.wire.worker_metrics import at_host_of
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.joining import authorize, facts_of
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
-from fairserve.platform.fleet.member import Member
+from fairserve.platform.fleet.member import FleetMember
 from fairserve.platform.fleet.models import MAX_CALL_TOKENS
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.scheduling import events as ev
@@ -61,7 +61,7 @@ class Watch:
         self._kv_event_bridge = kv_event_bridge
         self._clock = clock
 
-    async def run(self, member: Member) -> None:
+    async def run(self, member: FleetMember) -> None:
         """Probe a worker until the task is cancelled."""
         since_s = self._clock()
         while True:
@@ -76,7 +76,7 @@ class Watch:
                 since_s = now_s
             await self._pause(member, self._pause_s(member, now_s - since_s))
 
-    async def _pause(self, member: Member, pause_s: float) -> None:
+    async def _pause(self, member: FleetMember, pause_s: float) -> None:
         """Wait for the next probe, and read the starts of calls until then."""
         if not member.ready or member.http.kind != "vllm":
             await asyncio.sleep(pause_s)
@@ -90,7 +90,7 @@ class Watch:
                 if metrics is not None and metrics.waiting is not None:
                     member.watched.unstarted.read(metrics.waiting, sent_until_s)
 
-    def _pause_s(self, member: Member, absent_s: float) -> float:
+    def _pause_s(self, member: FleetMember, absent_s: float) -> float:
         if member.circuit.state == "open":
             return max(0.0, member.circuit.until_s - self._clock())
         if member.ready:
@@ -99,14 +99,14 @@ class Watch:
             return SLOW_PROBE_S
         return STARTUP_PROBE_S if member.spec.kind == "vllm" else REPORT_S
 
-    def lose(self, member: Member, *, there: bool) -> None:
+    def lose(self, member: FleetMember, *, there: bool) -> None:
         """Remove the worker from control. With ``there``, calls in progress can continue."""
         member.there = member.there and there
         if member.queue is not None:
             member.queue.requeue("the worker was lost")
         self.forget(member)
 
-    def forget(self, member: Member) -> None:
+    def forget(self, member: FleetMember) -> None:
         """Remove the worker from control until it joins again."""
         member.unfollow()
         member.metrics, member.foreign_tokens = None, 0
@@ -116,7 +116,7 @@ class Watch:
 
     # --- one probe --------------------------------------------------------------------------------
 
-    async def _probe(self, member: Member) -> None:
+    async def _probe(self, member: FleetMember) -> None:
         try:
             if not member.ready:
                 authorize(member.spec, member.http)
@@ -130,7 +130,7 @@ class Watch:
         if not member.ready or not await self._report(member):
             await self._join(member)
 
-    def _unhealthy(self, member: Member, wrong: str) -> None:
+    def _unhealthy(self, member: FleetMember, wrong: str) -> None:
         member.reason, member.refused = wrong, False
         circuit = member.circuit
         if not member.ready and circuit.state == "closed":
@@ -140,7 +140,7 @@ class Watch:
                 logger.warning("worker %s: %s", member.worker_id, circuit.reason)
             self.lose(member, there=False)
 
-    def _reject(self, member: Member, reason: str) -> None:
+    def _reject(self, member: FleetMember, reason: str) -> None:
         """Reject a healthy worker; log each reason once."""
         if reason != member.reason:
             logger.error("worker %s cannot join: %s", member.worker_id, reason)
@@ -148,7 +148,7 @@ class Watch:
         member.there = False
         member.circuit.probe_passed(self._clock())
 
-    async def _report(self, member: Member) -> bool:
+    async def _report(self, member: FleetMember) -> bool:
         """Report the worker's load; False if control no longer has it."""
         member.circuit.probe_passed(self._clock())
         member.metrics = await member.http.metrics()
@@ -170,7 +170,7 @@ class Watch:
         self._control.post(ev.WorkerReported(member.worker_id, member.foreign_tokens))
         return True
 
-    async def _join(self, member: Member) -> None:
+    async def _join(self, member: FleetMember) -> None:
         if member.draining:
             member.circuit.probe_passed(self._clock())
             return

@@ -34,7 +34,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class ShareReader:
     """Shares of the active clients, which add up to 1."""
 
     top: Mapping[Client, Share]
@@ -51,11 +51,11 @@ class ClientShares:
     def __init__(self, control: ControlPort, activity: Activity) -> None:
         self._control = control
         self._activity = activity
-        self._read: dict[int, Shares] = {}
+        self._read: dict[int, ShareReader] = {}
         """The last reading, by the number of its clients with a name."""
         self._bucket = -1
 
-    async def read(self, most: int) -> Shares:
+    async def read(self, most: int) -> ShareReader:
         """Return the shares, with at most ``most`` clients by name."""
         bucket = self._activity.number
         if bucket == self._bucket and most in self._read:
@@ -78,7 +78,7 @@ class ClientShares:
                 await asyncio.sleep(0)
         return active
 
-    def _shares(self, active: Mapping[Client, float], most: int) -> Shares:
+    def _shares(self, active: Mapping[Client, float], most: int) -> ShareReader:
         """Return the shares; reads no state of the event loop."""
         entitled, typical = self._control.entitlements(active)
         counted = {owner: service / typical[owner[1]] for owner, service in active.items()}
@@ -92,4 +92,4 @@ class ClientShares:
             max(0.0, 1.0 - sum(each.entitled for each in top.values())) if others else 0.0,
         )
         ratios = [served[owner] / entitled[owner] for owner in active]
-        return Shares(top, rest, len(active), jain_index(ratios) if total > 0 else None)
+        return ShareReader(top, rest, len(active), jain_index(ratios) if total > 0 else None)

@@ -71,7 +71,7 @@ class BudgetOut(BaseModel):
     scope: str
 
 
-class LimitsOut(BaseModel):
+class ClientLimitsOut(BaseModel):
     """Limits of the next call, from the quota subject with the least remaining; null is no limit."""
 
     requests: LimitUse | None
@@ -122,7 +122,7 @@ class ClientOut(BaseModel):
     """Service by bucket; null if the client may be one of the unnamed."""
     refused: list[int]
     levels: list[LevelView]
-    limits: LimitsOut
+    limits: ClientLimitsOut
     calls: list[ClientCallOut]
 
     @classmethod
@@ -143,14 +143,14 @@ class ClientOut(BaseModel):
         )
 
 
-def _limits(limits: LimitsInUse) -> LimitsOut:
+def _limits(limits: LimitsInUse) -> ClientLimitsOut:
     contract, budget = limits.contract, None
     if contract.budget is not None:
         held = contract.budget._asdict()
         for name in ("limit", "spent", "held"):
             held[name] = Decimal(held[name]) / NANO
         budget = BudgetOut.model_construct(**held)
-    return LimitsOut(
+    return ClientLimitsOut(
         requests=contract.requests,
         tokens=contract.tokens,
         budget=budget,

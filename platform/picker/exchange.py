@@ -43,7 +43,7 @@ from fairserve.platform.base.errors import (
 )
 from fairserve.platform.base.request_facts import RequestFacts, add_error, add_facts, begin_request
 from fairserve.platform.db.base import new_id
-from fairserve.platform.fleet.member import Member
+from fairserve.platform.fleet.member import FleetMember
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.picker import messages as wire
 from fairserve.platform.picker.answered import AnsweredRequest
@@ -129,7 +129,7 @@ class _Written(Nobody):
         return written
 
 
-class Exchange:
+class PickerExchange:
     """One stream."""
 
     def __init__(self, parts: PickerParts, context: Context) -> None:
@@ -504,7 +504,7 @@ class Exchange:
         if self._request_trailers:
             await self._write(request_trailers=pb.TrailersResponse())
 
-    def _worker_body(self, relay: Relay, member: Member) -> bytes:
+    def _worker_body(self, relay: Relay, member: FleetMember) -> bytes:
         assert self._sent_request is not None
         fields, call = member.http.body_of(self._sent_request), relay.call.call
         if call.stream and self._response_mode == wire.NONE:
@@ -746,7 +746,7 @@ class Exchange:
         await asyncio.gather(carrying, return_exceptions=True)
 
 
-async def _wrong_with(member: Member | None) -> str:
+async def _wrong_with(member: FleetMember | None) -> str:
     """Return what is wrong with a worker; empty if it responds."""
     if member is None or not member.there:
         return "the worker was lost"

@@ -24,7 +24,7 @@ POLL_S = 1.0
 Response: Any = health_pb2.HealthCheckResponse
 
 
-class Health:
+class PickerHealth:
     """The service. ``is_ready`` is asked for each check."""
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:

@@ -15,8 +15,8 @@ import grpc
 import grpc.aio
 
 from fairserve.platform.picker.certificate import self_signed
-from fairserve.platform.picker.exchange import Context, Exchange, PickerParts
-from fairserve.platform.picker.health import Health
+from fairserve.platform.picker.exchange import Context, PickerExchange, PickerParts
+from fairserve.platform.picker.health import PickerHealth
 from fairserve.platform.picker.protocol import messages_pb2 as pb
 from fairserve.platform.picker.protocol.services import EXTERNAL_PROCESSOR, PROCESS
 from fairserve.platform.picker.settings import PickerSettings
@@ -83,7 +83,7 @@ class PickerServer:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         )
-        self._server.add_generic_rpc_handlers((Health(is_ready).handler(),))
+        self._server.add_generic_rpc_handlers((PickerHealth(is_ready).handler(),))
 
     async def start(self) -> None:
         """Listen. Raises OSError if a file cannot be read, or the port is in use."""
@@ -112,7 +112,7 @@ class PickerServer:
         await self._background.finish()
 
     async def _process(self, requests: object, context: Context) -> None:
-        await Exchange(self._parts, context).run()
+        await PickerExchange(self._parts, context).run()
 
 
 def _processor_server(

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 from typer import Context, Exit, Option
 
-from fairserve.platform.base.command_line import USAGE_ERROR, App, LazyCommands, run
+from fairserve.platform.base.command_line import USAGE_ERROR, CommandGroup, LazyCommands, run
 from fairserve.platform.base.version import product_version
 
 GROUP = "fairserve.commands"
@@ -33,7 +33,7 @@ and a sixth of the imports of a start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Subcommand:
     """One subcommand of the product."""
 
     text: str
@@ -46,63 +46,67 @@ class Command:
         return import_module(f"fairserve.{self.module}").app
 
 
-COMMANDS: Mapping[str, Command] = MappingProxyType(
+COMMANDS: Mapping[str, Subcommand] = MappingProxyType(
     {
-        "serve": Command("Run the platform.", "platform.server.commands.serve"),
-        "picker": Command(
+        "serve": Subcommand("Run the platform.", "platform.server.commands.serve"),
+        "picker": Subcommand(
             "Pick endpoints for a gateway that speaks the endpoint picker protocol.",
             "platform.server.commands.picker",
         ),
-        "worker": Command("Run one worker process.", "platform.server.commands.worker"),
-        "config": Command(
+        "worker": Subcommand("Run one worker process.", "platform.server.commands.worker"),
+        "config": Subcommand(
             "Check and show the settings, from flags, environment and configuration file.",
             "platform.server.commands.config",
         ),
-        "db": Command(
+        "db": Subcommand(
             "Upgrade the database's schema, or replace a lost secret key.",
             "platform.server.commands.db",
         ),
-        "doctor": Command(
+        "doctor": Subcommand(
             "Check database, journal, workers, secret key, clocks and limits.",
             "platform.server.commands.doctor",
         ),
-        "backup": Command(
+        "backup": Subcommand(
             "Back up database, journal and secret key into one archive.",
             "platform.server.commands.backup",
         ),
-        "restore": Command(
+        "restore": Subcommand(
             "Restore a backup into the data folder of a stopped server.",
             "platform.server.commands.restore",
         ),
-        "jobs": Command(
+        "jobs": Subcommand(
             "Run and inspect background jobs, also as Celery's worker and beat.",
             "platform.server.commands.jobs",
         ),
-        "usage": Command(
+        "usage": Subcommand(
             "Write usage reports, and check the rollups behind them.",
             "platform.server.commands.usage",
         ),
-        "trace": Command("Export recorded traffic as a trace.", "platform.server.commands.trace"),
-        "tenant": Command(
+        "trace": Subcommand(
+            "Export recorded traffic as a trace.", "platform.server.commands.trace"
+        ),
+        "tenant": Subcommand(
             "Manage tenants of a running server.", "platform.server.admin_cli.tenants"
         ),
-        "app": Command(
+        "app": Subcommand(
             "Manage apps, with their token profiles and limits.", "platform.server.admin_cli.apps"
         ),
-        "key": Command(
+        "key": Subcommand(
             "Make, rotate and revoke API keys of apps and tenants.",
             "platform.server.admin_cli.keys",
         ),
-        "price": Command("Set what the tokens of models cost.", "platform.server.admin_cli.prices"),
-        "user": Command(
+        "price": Subcommand(
+            "Set what the tokens of models cost.", "platform.server.admin_cli.prices"
+        ),
+        "user": Subcommand(
             "Manage end users: weights, limits, blocks, their data.",
             "platform.server.admin_cli.users",
         ),
-        "webhook": Command(
+        "webhook": Subcommand(
             "Manage webhooks, which notify tenants of events.",
             "platform.server.admin_cli.webhooks",
         ),
-        "mcp": Command(
+        "mcp": Subcommand(
             "Serve read-only tools for assistants, from a running server, over MCP.",
             "platform.server.mcp_server.command",
         ),
@@ -125,9 +129,9 @@ def extensions() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in found if entry.name not in COMMANDS}
 
 
-def commands() -> App:
+def commands() -> CommandGroup:
     """Return the app of the whole command line; imports no subcommand."""
-    app = App(cls=_Commands, callback=_top, add_completion=True)
+    app = CommandGroup(cls=_Commands, callback=_top, add_completion=True)
     for name, command in COMMANDS.items():
         app.command(name, help=command.text)(command.load)
     for name, entry in extensions().items():

@@ -193,7 +193,7 @@ def _no_lease() -> None:
 
 
 @dataclass(frozen=True)
-class Workers:
+class WorkerParts:
     """The connections to the workers, and the models that they serve."""
 
     http: ClientSession
@@ -210,7 +210,7 @@ def workers(
     *,
     seed: int,
     on_ready: Callable[[], None],
-) -> Workers:
+) -> WorkerParts:
     """Connect control to a fleet without workers. ``on_ready`` is called when a model is served."""
     http = worker_session()
     bridge = None
@@ -233,7 +233,7 @@ def workers(
         local_scheduler=system.local,
         local_options=system.local_options,
     )
-    return Workers(http, bridge, models, model_pools, pool)
+    return WorkerParts(http, bridge, models, model_pools, pool)
 
 
 def metrics(
@@ -286,7 +286,7 @@ def serving(
     settings: Settings,
     stored: Storage,
     control: ControlService,
-    workers: Workers,
+    workers: WorkerParts,
     tracing: Tracing | None,
 ) -> Serving:
     """Connect the services to control and workers. Raises ValueError for a bad file_store_url."""
@@ -338,7 +338,7 @@ def serving(
 
 
 def fleet(
-    workers: Workers, control: ControlService, drains: Mapping[str, DrainNote]
+    workers: WorkerParts, control: ControlService, drains: Mapping[str, DrainNote]
 ) -> RunningFleet:
     """Return the fleet of all sources, empty yet. ``drains``: workers that drain, by id."""
     return RunningFleet(workers.pool, workers.model_pools, control.cluster, drains=drains)

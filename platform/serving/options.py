@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
-from fairserve.platform.serving.batches.execution import ExecutionOptions as BatchExecutionOptions
+from fairserve.platform.serving.batches.execution import (
+    BatchExecutionOptions as BatchExecutionOptions,
+)
 from fairserve.platform.serving.batches.service import BatchOptions
 from fairserve.platform.serving.decision.check import CheckOptions
 from fairserve.platform.serving.files.service import FileOptions
-from fairserve.platform.serving.programs.execution import ExecutionOptions
+from fairserve.platform.serving.programs.execution import ProgramExecutionOptions
 from fairserve.platform.serving.programs.service import ProgramOptions
 from fairserve.platform.serving.responses.options import StoreOptions
 from fairserve.platform.serving.responses.service import BackgroundOptions
@@ -36,7 +38,7 @@ def program_options(
         max_live_per_app=settings.program_max_live_per_app,
         max_bytes=settings.program_max_bytes,
         learning=learning,
-        execution=ExecutionOptions(
+        execution=ProgramExecutionOptions(
             parallel_calls=settings.program_parallel_calls,
             time_limit_s=settings.program_time_limit_s,
         ),

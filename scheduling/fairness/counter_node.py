@@ -20,11 +20,11 @@ _SLACK = 64
 """Number of entries over twice the children at which a heap is rebuilt."""
 
 
-Entry = tuple[float, int, str, "Node"]
+Entry = tuple[float, int, str, "CounterNode"]
 """Counter, arrival of the earliest call, name (so that nodes are never compared), node."""
 
 
-class Node:
+class CounterNode:
     """A client (leaf) or an outer level (parent), with its counter, calls and children."""
 
     __slots__ = (
@@ -49,9 +49,9 @@ class Node:
         "served",
     )
 
-    def __init__(self, name: str, parent: Node | None) -> None:
+    def __init__(self, name: str, parent: CounterNode | None) -> None:
         self.name = name
-        self.parent: Node = self if parent is None else parent
+        self.parent: CounterNode = self if parent is None else parent
         """Parent; the root is its own parent."""
         self.served = 0.0
         """The counter without outstanding predictions."""
@@ -67,23 +67,23 @@ class Node:
         """Arrival number of the earliest queued call; for a parent, a lower bound of it."""
         self.path: ClientPath = ()
         """Client path of a leaf; empty for a parent."""
-        self.line: tuple[Node, ...] = ()
+        self.line: tuple[CounterNode, ...] = ()
         """Nodes charged for a leaf, outermost first, the leaf last; empty for a parent."""
         self.queue: Any = None
         """Data that the owner of the counters attaches to a leaf."""
-        self.children: dict[str, Node] = {}
-        self.last_left: Node | None = None
+        self.children: dict[str, CounterNode] = {}
+        self.last_left: CounterNode | None = None
         """The child that left the queue last; lifts use its current counter."""
         self.active = 0
         """Number of children with queued calls."""
         self.entry: Entry | None = None
         """Valid entry in the parent's heap by counter; None if there is none."""
-        self.falls: Falls[Node] | None = None if parent is None else parent.falls
+        self.falls: Falls[CounterNode] | None = None if parent is None else parent.falls
         """Records decreases of queued nodes, for other heaps than those of the parent; None: nobody
         reads them."""
         self.by_counter: list[Entry] = []
-        self.by_served: list[tuple[float, str, Node]] | None = None
-        self.by_arrival: list[tuple[int, str, Node]] | None = None
+        self.by_served: list[tuple[float, str, CounterNode]] | None = None
+        self.by_arrival: list[tuple[int, str, CounterNode]] | None = None
 
     def become_leaf(self, path: ClientPath) -> None:
         """Turn this node into the client of that path."""
@@ -93,20 +93,20 @@ class Node:
             line.append(line[-1].parent)
         self.line = tuple(reversed(line))
 
-    def below(self) -> Iterator[Node]:
+    def below(self) -> Iterator[CounterNode]:
         """Yield all nodes below, parents before their children."""
         for child in self.children.values():
             yield child
             yield from child.below()
 
-    def forget(self, child: Node) -> None:
+    def forget(self, child: CounterNode) -> None:
         """Remove a child that has no calls."""
         assert not child.calls, "only an idle one may be forgotten"
         del self.children[child.name]
         if self.last_left is child:
             self.last_left = None
 
-    def enter(self, child: Node, *, fell: bool = True) -> None:
+    def enter(self, child: CounterNode, *, fell: bool = True) -> None:
         """Update the heaps for a child's first queued call, earlier arrival, or decreased service.
 
         ``fell`` is false if its counter did not decrease.
@@ -124,13 +124,13 @@ class Node:
             if len(self.by_arrival) > 2 * self.active + _SLACK:
                 self._rank_by_arrival({entry[-1] for entry in self.by_arrival})
 
-    def fell(self, child: Node) -> None:
+    def fell(self, child: CounterNode) -> None:
         """Update the heap for a queued child whose counter decreased."""
         if child.falls is not None:
             child.falls.record(child)
         self._push(child)
 
-    def _push(self, child: Node) -> None:
+    def _push(self, child: CounterNode) -> None:
         heap = self.by_counter
         heappush(heap, child.renew())
         if len(heap) > 2 * self.active + _SLACK:  # mostly stale: rebuild
@@ -141,7 +141,7 @@ class Node:
         entry = self.entry = (self.served + self.reserved, self.earliest, self.name, self)
         return entry
 
-    def least(self, *, client: bool = False) -> Node:
+    def least(self, *, client: bool = False) -> CounterNode:
         """Return the child to serve next; with ``client`` the leaf, by the same rule level by level.
 
         Raises IndexError if nothing is queued below.
@@ -222,15 +222,15 @@ class Node:
         if self.by_arrival is not None:
             self._rank_by_arrival(children)
 
-    def _rank_by_counter(self, children: Iterable[Node]) -> None:
+    def _rank_by_counter(self, children: Iterable[CounterNode]) -> None:
         self.by_counter = [child.renew() for child in children if child.queued]
         heapify(self.by_counter)
 
-    def _rank_by_served(self, children: Iterable[Node]) -> None:
+    def _rank_by_served(self, children: Iterable[CounterNode]) -> None:
         self.by_served = [(child.served, child.name, child) for child in children if child.queued]
         heapify(self.by_served)
 
-    def _rank_by_arrival(self, children: Iterable[Node]) -> None:
+    def _rank_by_arrival(self, children: Iterable[CounterNode]) -> None:
         self.by_arrival = [
             (child.earliest, child.name, child) for child in children if child.queued
         ]
@@ -243,7 +243,7 @@ def _tied(heap: list[Entry]) -> bool:
     return (size > 1 and heap[1][0] == value) or (size > 2 and heap[2][0] == value)
 
 
-def node_to_plain(node: Node) -> dict[str, Any]:
+def node_to_plain(node: CounterNode) -> dict[str, Any]:
     """Return a node and all below it as plain JSON values, without the heaps."""
     plain: dict[str, Any] = {
         "name": node.name,
@@ -261,9 +261,9 @@ def node_to_plain(node: Node) -> dict[str, Any]:
     return plain
 
 
-def node_from_plain(plain: dict[str, Any], parent: Node | None) -> Node:
+def node_from_plain(plain: dict[str, Any], parent: CounterNode | None) -> CounterNode:
     """Return the node of plain JSON values below ``parent``, with new heaps."""
-    node = Node(plain["name"], parent)
+    node = CounterNode(plain["name"], parent)
     node.served, node.reserved = plain["served"], plain["reserved"]
     node.elsewhere = plain["elsewhere"]
     if "children" not in plain:

@@ -31,7 +31,7 @@ from heapq import heapreplace
 from typing import Any
 
 from fairserve.interactions.call import ClientPath
-from fairserve.scheduling.fairness.counter_node import Node, node_from_plain, node_to_plain
+from fairserve.scheduling.fairness.counter_node import CounterNode, node_from_plain, node_to_plain
 from fairserve.scheduling.fairness.falls import Falls
 
 Factors = tuple[float, ...]
@@ -56,20 +56,20 @@ class VirtualCounters:
 
     def __init__(self, *, lift_when_idle: bool = True) -> None:
         self._lift_when_idle = lift_when_idle
-        self._root = Node("", None)
+        self._root = CounterNode("", None)
         self._nodes = 0
         self._predicting = False
         """True once anything was reserved; lifts then compare counters without predictions."""
         self._sweep_at = _SWEEP_MIN
 
     @property
-    def root(self) -> Node:
+    def root(self) -> CounterNode:
         """Return the root of the tree; another one after a restore."""
         return self._root
 
-    def record_falls(self) -> Falls[Node]:
+    def record_falls(self) -> Falls[CounterNode]:
         """Return the decreases of queued nodes, which are recorded from now on. O(nodes)."""
-        falls: Falls[Node] = Falls()
+        falls: Falls[CounterNode] = Falls()
         self._root.falls = falls
         for node in self._root.below():
             node.falls = falls
@@ -77,7 +77,7 @@ class VirtualCounters:
 
     # --- the queue --------------------------------------------------------------------------------
 
-    def arrive(self, path: ClientPath, arrival: int) -> Node:
+    def arrive(self, path: ClientPath, arrival: int) -> CounterNode:
         """Queue a call with this arrival number and return its client's node (lines 7-15).
 
         Lifts every node of the path with nothing queued below it. Raises ValueError for ().
@@ -101,26 +101,26 @@ class VirtualCounters:
             self._sweep()
         return client
 
-    def _lift_level(self, parent: Node) -> float:
+    def _lift_level(self, parent: CounterNode) -> float:
         """Return the counter to which a child with nothing queued is lifted (lines 9-14)."""
         if not parent.active:
             last = parent.last_left if self._lift_when_idle else None
             return 0.0 if last is None else last.served
         return parent.least_served() if self._predicting else parent.least().served
 
-    def least(self) -> Node:
+    def least(self) -> CounterNode:
         """Return the client with the smallest counter (line 21). IndexError if none is queued."""
         return self._root.least(client=True)
 
     def dispatch(
         self,
-        client: Node,
+        client: CounterNode,
         earliest: int | None,
         cost: float = 0.0,
         predicted: float = 0.0,
         *,
         upcoming: bool = True,
-    ) -> Node | None:
+    ) -> CounterNode | None:
         """Move a queued call to running; charge ``cost``, reserve ``predicted`` (lines 25-27).
 
         ``earliest`` is as in ``leave``. Returns the client to serve next; None if there is none, or
@@ -157,12 +157,12 @@ class VirtualCounters:
             return top  # same result as the line below, with fewer steps
         return root.least(client=True)
 
-    def leave(self, client: Node, earliest: int | None) -> None:
+    def leave(self, client: CounterNode, earliest: int | None) -> None:
         """Remove a queued call that will not run; ``earliest`` is the first arrival among the rest."""
         self.dispatch(client, earliest, upcoming=False)
         self.done(client)
 
-    def done(self, client: Node) -> None:
+    def done(self, client: CounterNode) -> None:
         """Count a running call less, because it ended or is about to be queued again."""
         for node in client.line:
             node.calls -= 1
@@ -173,27 +173,27 @@ class VirtualCounters:
 
     # --- charges ----------------------------------------------------------------------------------
 
-    def charge(self, client: Node, cost: float) -> None:
+    def charge(self, client: CounterNode, cost: float) -> None:
         """Add received service; ``cost`` is never negative."""
         assert cost >= 0, cost
         for node in client.line:
             node.served += cost
             node.entry = None
 
-    def reserve(self, client: Node, cost: float) -> None:
+    def reserve(self, client: CounterNode, cost: float) -> None:
         """Charge a prediction, which is realised or released later."""
         self._predicting = True
         for node in client.line:
             node.reserved += cost
             node.entry = None
 
-    def release(self, client: Node, cost: float) -> None:
+    def release(self, client: CounterNode, cost: float) -> None:
         """Release the part of a prediction that did not come true."""
         for node in client.line:
             _reduce(node, cost)
             _fell(node)
 
-    def realise(self, client: Node, cost: float) -> None:
+    def realise(self, client: CounterNode, cost: float) -> None:
         """Turn part of a prediction into received service; the sum does not change."""
         for node in client.line:
             served, reserved = node.served, node.reserved
@@ -204,14 +204,14 @@ class VirtualCounters:
             if now_served + left < served + reserved:  # by rounding
                 _fell(node)
 
-    def refund(self, client: Node, cost: float) -> None:
+    def refund(self, client: CounterNode, cost: float) -> None:
         """Refund a charge for service that was lost through no fault of the client."""
         for node in client.line:
             node.served = max(0.0, node.served - cost)
             if node.queued:
                 node.parent.enter(node)
 
-    def change(self, client: Node, served: float, reserved: float, factors: Factors) -> None:
+    def change(self, client: CounterNode, served: float, reserved: float, factors: Factors) -> None:
         """Add to a client's received service and reservations, at each level times its factor.
 
         This is ``charge``, ``reserve``, ``release``, ``realise`` and ``refund`` with factors;
@@ -290,11 +290,11 @@ class VirtualCounters:
         node = self._find(path)
         return 0.0 if node is None else node.reserved
 
-    def contended(self, client: Node) -> tuple[bool, ...]:
+    def contended(self, client: CounterNode) -> tuple[bool, ...]:
         """Return for each level of the client's path, outermost first, whether a sibling is queued."""
         return tuple(node.parent.active > (node.queued > 0) for node in client.line)
 
-    def behind(self, client: Node) -> tuple[float, ...]:
+    def behind(self, client: CounterNode) -> tuple[float, ...]:
         """Return by how much each node of the client's path is behind its least queued sibling.
 
         0 where it is ahead, infinite without one. O(levels * log siblings).
@@ -326,9 +326,9 @@ class VirtualCounters:
     def reach(
         self,
         slack: float,
-        smallest: Callable[[Node], float] = Node.smallest,
+        smallest: Callable[[CounterNode], float] = CounterNode.smallest,
         inner_slack: float | None = None,
-    ) -> Callable[[Node], tuple[float, ...] | None]:
+    ) -> Callable[[CounterNode], tuple[float, ...] | None]:
         """Return a function that checks whether a queued client is within a slack.
 
         The function returns the counters along the client's path, outermost first, or None unless
@@ -338,16 +338,16 @@ class VirtualCounters:
         outer levels are known.
         """
         inner = slack if inner_slack is None else inner_slack
-        known: dict[Node, tuple[tuple[float, ...], float] | None] = {}
+        known: dict[CounterNode, tuple[tuple[float, ...], float] | None] = {}
 
-        def below(parent: Node) -> tuple[tuple[float, ...], float] | None:
+        def below(parent: CounterNode) -> tuple[tuple[float, ...], float] | None:
             """Return the parent's counters, and the largest counter that a child may have."""
             above = () if parent is self._root else within(parent)
             if above is None:
                 return None
             return above, smallest(parent) + (inner if above else slack)
 
-        def within(node: Node) -> tuple[float, ...] | None:
+        def within(node: CounterNode) -> tuple[float, ...] | None:
             parent = node.parent
             if parent in known:
                 found = known[parent]
@@ -363,7 +363,7 @@ class VirtualCounters:
 
     # --- the tree ---------------------------------------------------------------------------------
 
-    def client(self, path: ClientPath) -> Node:
+    def client(self, path: ClientPath) -> CounterNode:
         """Return the node of the client's own calls, created if missing. Raises ValueError for ()."""
         if not path:
             raise ValueError("a client path has no levels; allowed: one or more")
@@ -376,19 +376,19 @@ class VirtualCounters:
             node.become_leaf(path)
         return node
 
-    def _child(self, parent: Node, name: str) -> Node:
+    def _child(self, parent: CounterNode, name: str) -> CounterNode:
         if parent.line:
             parent = self._split(parent)
         child = parent.children.get(name)
         if child is None:
-            child = parent.children[name] = Node(name, parent)
+            child = parent.children[name] = CounterNode(name, parent)
             self._nodes += 1
         return child
 
-    def _split(self, leaf: Node) -> Node:
+    def _split(self, leaf: CounterNode) -> CounterNode:
         """Insert a parent for a client whose path is a prefix of another client's path."""
         above = leaf.parent
-        parent = Node(leaf.name, above)
+        parent = CounterNode(leaf.name, above)
         parent.served, parent.reserved = leaf.served, leaf.reserved
         parent.elsewhere = leaf.elsewhere
         parent.queued, parent.calls, parent.earliest = leaf.queued, leaf.calls, leaf.earliest
@@ -408,7 +408,7 @@ class VirtualCounters:
         above.rank()
         return parent
 
-    def _find(self, path: ClientPath) -> Node | None:
+    def _find(self, path: ClientPath) -> CounterNode | None:
         node = self._root
         for name in path:
             child = node.children.get(name)
@@ -428,7 +428,7 @@ class VirtualCounters:
         self._nodes = self._forget_below(self._root)
         self._sweep_at = 2 * self._nodes + _SWEEP_MIN
 
-    def _forget_below(self, parent: Node) -> int:
+    def _forget_below(self, parent: CounterNode) -> int:
         """Forget idle nodes below a parent; return the number of nodes that remain."""
         level = self._lift_level(parent)
         kept = {
@@ -458,7 +458,7 @@ class VirtualCounters:
         self._predicting = state["predicting"]
 
 
-def _changed(node: Node, served_before: float, before: float) -> None:
+def _changed(node: CounterNode, served_before: float, before: float) -> None:
     """Update the heap entries of a node; ``before`` and ``served_before`` are its old values."""
     node.entry = None
     if not node.queued:
@@ -469,19 +469,19 @@ def _changed(node: Node, served_before: float, before: float) -> None:
         node.parent.fell(node)
 
 
-def _reserve_elsewhere(node: Node, cost: float) -> None:
+def _reserve_elsewhere(node: CounterNode, cost: float) -> None:
     own = node.reserved - node.elsewhere
     left = node.elsewhere + cost  # a rest: rounding, or a call that began before these counters
     node.elsewhere = left if left > _ROUNDING else 0.0
     node.reserved = own + node.elsewhere
 
 
-def _reduce(node: Node, cost: float) -> None:
+def _reduce(node: CounterNode, cost: float) -> None:
     left = node.reserved - cost  # may be negative by rounding
     node.reserved = left if left > _ROUNDING else 0.0
 
 
-def _fell(node: Node) -> None:
+def _fell(node: CounterNode) -> None:
     """Update the heap entry of a node whose counter decreased: a queued node may now be next."""
     if node.queued:
         node.parent.fell(node)

@@ -21,7 +21,7 @@ from typing import Any
 
 from fairserve.interactions.call import Restriction
 from fairserve.interactions.lazy_heap import LazyHeap
-from fairserve.scheduling.fairness.counter_node import Node
+from fairserve.scheduling.fairness.counter_node import CounterNode
 from fairserve.scheduling.fairness.falls import Falls
 from fairserve.scheduling.fairness.ranking import Ranking
 
@@ -31,25 +31,25 @@ class Lane(Ranking):
 
     few = 0  # a selection compares levels, not clients
 
-    def __init__(self, falls: Falls[Node]) -> None:
+    def __init__(self, falls: Falls[CounterNode]) -> None:
         super().__init__(falls)
-        self._arrivals: dict[Node, LazyHeap[str]] = {}
+        self._arrivals: dict[CounterNode, LazyHeap[str]] = {}
         """Calls below each outer level, by arrival number."""
 
-    def add(self, client: Node, arrival: int, call_id: str) -> None:
+    def add(self, client: CounterNode, arrival: int, call_id: str) -> None:
         """Add a queued call of a client."""
         self._keep_shape()
         self._arrive(client, arrival, call_id)
         super().add(client, arrival, call_id)
 
-    def _arrive(self, client: Node, arrival: int, call_id: str) -> None:
+    def _arrive(self, client: CounterNode, arrival: int, call_id: str) -> None:
         for node in client.line[:-1]:
             calls = self._arrivals.get(node)
             if calls is None:
                 calls = self._arrivals[node] = LazyHeap()
             calls.set(call_id, arrival)
 
-    def discard(self, client: Node, arrival: int, call_id: str) -> None:
+    def discard(self, client: CounterNode, arrival: int, call_id: str) -> None:
         """Remove a call."""
         self._keep_shape()
         for node in client.line[:-1]:
@@ -59,24 +59,24 @@ class Lane(Ranking):
                 del self._arrivals[node]
         super().discard(client, arrival, call_id)
 
-    def competes(self, node: Node) -> bool:
+    def competes(self, node: CounterNode) -> bool:
         """Return whether a sibling of a node has calls below it."""
         self._keep_shape()
         level = self._levels.get(node.parent)
         return level is not None and len(level) > (node in level)
 
-    def earliest(self, client: Node) -> tuple[int, str] | None:
+    def earliest(self, client: CounterNode) -> tuple[int, str] | None:
         """Return the earliest call of a client as ``(arrival number, call id)``."""
         own = self._calls.get(client)
         return None if own is None else own[0]
 
-    def least(self, parent: Node) -> tuple[Any, Node] | None:
+    def least(self, parent: CounterNode) -> tuple[Any, CounterNode] | None:
         """Return the key of the child to serve next below a node, and the child; None without any."""
         self._catch_up()
         level = self._levels.get(parent)
         return None if level is None else self._least(level)
 
-    def _key(self, node: Node) -> Any:
+    def _key(self, node: CounterNode) -> Any:
         """Return the counter, the earliest arrival and the name of a node."""
         counter = node.served + node.reserved
         if node.line:
@@ -94,18 +94,22 @@ class Lane(Ranking):
 class Lanes:
     """All queued calls, by restriction. ``root`` is the root of the counters."""
 
-    def __init__(self, falls: Falls[Node], root: Node) -> None:
+    def __init__(self, falls: Falls[CounterNode], root: CounterNode) -> None:
         self._falls, self._root = falls, root
         self._lanes: dict[Restriction, Lane] = {}
 
-    def add(self, restriction: Restriction, client: Node, arrival: int, call_id: str) -> None:
+    def add(
+        self, restriction: Restriction, client: CounterNode, arrival: int, call_id: str
+    ) -> None:
         """Add a queued call of a client."""
         lane = self._lanes.get(restriction)
         if lane is None:
             lane = self._lanes[restriction] = Lane(self._falls)
         lane.add(client, arrival, call_id)
 
-    def discard(self, restriction: Restriction, client: Node, arrival: int, call_id: str) -> None:
+    def discard(
+        self, restriction: Restriction, client: CounterNode, arrival: int, call_id: str
+    ) -> None:
         """Remove a call."""
         lane = self._lanes[restriction]
         lane.discard(client, arrival, call_id)
@@ -121,23 +125,23 @@ class Lanes:
 class OpenLanes:
     """The lanes that take part in a selection."""
 
-    def __init__(self, lanes: list[Lane], root: Node) -> None:
+    def __init__(self, lanes: list[Lane], root: CounterNode) -> None:
         self._lanes, self._root = lanes, root
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
-    def least(self, parent: Node) -> Node | None:
+    def least(self, parent: CounterNode) -> CounterNode | None:
         """Return the child of a node to serve next; None if no call is below it."""
         tops = [found for lane in self._lanes if (found := lane.least(parent)) is not None]
         return min(tops, key=lambda found: found[0])[1] if tops else None
 
-    def smallest(self, parent: Node) -> float:
+    def smallest(self, parent: CounterNode) -> float:
         """Return the smallest counter among the children of a node; infinite without a call below."""
         found = self.least(parent)
         return math.inf if found is None else found.served + found.reserved
 
-    def contended(self, client: Node) -> tuple[bool, ...]:
+    def contended(self, client: CounterNode) -> tuple[bool, ...]:
         """Return for each level of a client's path whether a sibling takes part in the selection."""
         return tuple(any(lane.competes(node) for lane in self._lanes) for node in client.line)
 

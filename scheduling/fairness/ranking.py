@@ -20,16 +20,16 @@ from collections.abc import Callable
 from typing import Any
 
 from fairserve.interactions.lazy_heap import LazyHeap
-from fairserve.scheduling.fairness.counter_node import Node
+from fairserve.scheduling.fairness.counter_node import CounterNode
 from fairserve.scheduling.fairness.falls import Falls
 
-Within = Callable[[Node], tuple[float, ...] | None]
+Within = Callable[[CounterNode], tuple[float, ...] | None]
 """Returns the counters of a client, level by level; None if it is beyond a slack."""
 
 Ranked = tuple[tuple[float, ...], int, str]
 """Counters of the client, outermost level first; arrival number; id of the call."""
 
-Level = LazyHeap[Node]
+Level = LazyHeap[CounterNode]
 """The children of one node that have ranked calls below them."""
 
 MOST_ASIDE = 64
@@ -44,20 +44,20 @@ class Ranking:
 
     few = FEW
 
-    def __init__(self, falls: Falls[Node]) -> None:
+    def __init__(self, falls: Falls[CounterNode]) -> None:
         self._falls = falls
         self._seen = self._shape = 0
         """The falls, and the changes of the tree, that the levels include."""
-        self._calls: dict[Node, list[tuple[int, str]]] = {}
+        self._calls: dict[CounterNode, list[tuple[int, str]]] = {}
         """Calls of each client as ``(arrival number, call id)``, ascending."""
-        self._levels: dict[Node, Level] = {}
+        self._levels: dict[CounterNode, Level] = {}
         """Levels by their parent; none while there are few clients."""
 
     def __len__(self) -> int:
         """Return the number of clients."""
         return len(self._calls)
 
-    def add(self, client: Node, arrival: int, call_id: str) -> None:
+    def add(self, client: CounterNode, arrival: int, call_id: str) -> None:
         """Add a queued call of a client."""
         self._keep_shape()
         own = self._calls.get(client)
@@ -72,7 +72,7 @@ class Ranking:
         elif len(self._calls) > self.few:
             self._rebuild()
 
-    def discard(self, client: Node, arrival: int, call_id: str) -> None:
+    def discard(self, client: CounterNode, arrival: int, call_id: str) -> None:
         """Remove a call."""
         self._keep_shape()
         own = self._calls[client]
@@ -104,7 +104,7 @@ class Ranking:
 
     def _first(self, level: Level, within: Within) -> Ranked | None:
         best: Ranked | None = None
-        aside: list[tuple[Any, Node]] = []
+        aside: list[tuple[Any, CounterNode]] = []
         while len(aside) <= MOST_ASIDE:
             found = self._least(level)
             if found is None or (best is not None and best <= found[0]) or within(found[1]) is None:
@@ -121,13 +121,13 @@ class Ranking:
             level.set(child, key)
         return best
 
-    def _first_below(self, child: Node, within: Within) -> Ranked | None:
+    def _first_below(self, child: CounterNode, within: Within) -> Ranked | None:
         found = self._first(self._levels[child], within)
         return None if found is None else ((child.served + child.reserved, *found[0]), *found[1:])
 
     # --- levels -----------------------------------------------------------------------------------
 
-    def _key(self, node: Node) -> Any:
+    def _key(self, node: CounterNode) -> Any:
         """Return the present key of a node among its siblings."""
         counter = node.served + node.reserved
         if node.line:
@@ -137,7 +137,7 @@ class Ranking:
         counters, arrival, call_id = found[0]
         return (counter, *counters), arrival, call_id
 
-    def _least(self, level: Level) -> tuple[Any, Node] | None:
+    def _least(self, level: Level) -> tuple[Any, CounterNode] | None:
         """Return the smallest key of a level and its child; None if the level is empty."""
         while level:
             key, child = level.first()
@@ -147,7 +147,7 @@ class Ranking:
             level.set(child, present)
         return None
 
-    def _rise(self, node: Node) -> None:
+    def _rise(self, node: CounterNode) -> None:
         """Update the entries of a node whose key may have decreased, and of those above it."""
         while node.parent is not node:
             level = self._levels.get(node.parent)
@@ -156,7 +156,7 @@ class Ranking:
             level.lower(node, self._key(node))
             node = node.parent
 
-    def _sink(self, node: Node) -> None:
+    def _sink(self, node: CounterNode) -> None:
         """Remove the entries of a node below which nothing is ranked, and of such nodes above it."""
         while node.parent is not node:
             level = self._levels[node.parent]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from fairserve.interactions.call import Call, Restriction, size_class
-from fairserve.scheduling.fairness.counter_node import Node
+from fairserve.scheduling.fairness.counter_node import CounterNode
 from fairserve.scheduling.fairness.falls import Falls
 from fairserve.scheduling.fairness.ranking import Ranking, Within
 
@@ -26,12 +26,12 @@ from fairserve.scheduling.fairness.ranking import Ranking, Within
 class ActiveRuns:
     """Active interactions, and their queued calls by client."""
 
-    def __init__(self, falls: Falls[Node]) -> None:
+    def __init__(self, falls: Falls[CounterNode]) -> None:
         self._falls = falls
         self._interactions: set[str] = set()
         self._queued: dict[tuple[int, Restriction], Ranking] = {}
         """Queued calls by the slack of their runs and by restriction."""
-        self._places: dict[str, tuple[tuple[int, Restriction], Node, int]] = {}
+        self._places: dict[str, tuple[tuple[int, Restriction], CounterNode, int]] = {}
         """Place and arrival number of each queued call."""
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class ActiveRuns:
         """Return the ids of the active interactions, in a stable order."""
         return sorted(self._interactions)
 
-    def restore(self, interactions: Iterable[str], falls: Falls[Node]) -> None:
+    def restore(self, interactions: Iterable[str], falls: Falls[CounterNode]) -> None:
         """Set the active interactions, none of which has a queued call yet."""
         self._falls = falls
         self._interactions = set(interactions)
@@ -63,7 +63,7 @@ class ActiveRuns:
         """End an interaction; its queued calls are discarded separately."""
         self._interactions.discard(interaction_id)
 
-    def add(self, client: Node, call: Call, seq: int) -> None:
+    def add(self, client: CounterNode, call: Call, seq: int) -> None:
         """Add a queued call of an active interaction; adding it again is allowed."""
         if call.call_id in self._places:
             return

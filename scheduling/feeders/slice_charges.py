@@ -24,7 +24,7 @@ from typing import Any, Literal
 from fairserve.interactions.call import Call, ClientPath, TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.scheduling.fairness.cost import SliceWeights
-from fairserve.scheduling.fairness.counter_node import Node
+from fairserve.scheduling.fairness.counter_node import CounterNode
 from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
 from fairserve.scheduling.fairness.level_weights import Weights, efforts_by_level
 
@@ -34,7 +34,7 @@ _ROUNDING = 1e-9
 
 @dataclass(slots=True)
 class _Dispatched:
-    node: Node
+    node: CounterNode
     """Counter node of the client, which is kept while the call runs."""
     seq: int
     per_token: float
@@ -78,7 +78,7 @@ class SliceCharges:
         self._profiles = currency == "slices"
         self._reference = self.typical_of(DEFAULT_PROFILE, 1)
         self._dispatched: dict[str, _Dispatched] = {}
-        self._due: dict[Node, float] = {}
+        self._due: dict[CounterNode, float] = {}
         """Expected charges of the dispatched calls at the levels where siblings wanted their workers, if
         only their ends are charged."""
         self.listener: Callable[[ClientPath, float, float, Factors], None] | None = None
@@ -102,7 +102,7 @@ class SliceCharges:
     def begin(
         self,
         call: Call,
-        node: Node,
+        node: CounterNode,
         seq: int,
         cached_tokens: int,
         *,
@@ -166,7 +166,7 @@ class SliceCharges:
             )
         )
 
-    def _due_of(self, node: Node) -> float:
+    def _due_of(self, node: CounterNode) -> float:
         return self._due.get(node, 0.0)
 
     def _expect_end(self, record: _Dispatched, due: float) -> None:

@@ -68,7 +68,7 @@ from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.cost import SliceWeights
-from fairserve.scheduling.fairness.counter_node import Node
+from fairserve.scheduling.fairness.counter_node import CounterNode
 from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
 from fairserve.scheduling.fairness.lanes import Lanes, OpenLanes
 from fairserve.scheduling.fairness.level_weights import Owner, efforts_by_level
@@ -84,7 +84,7 @@ from fairserve.scheduling.locality.waiting_index import WaitingIndex
 @dataclass(slots=True)
 class _Queued:
     call: Call
-    node: Node
+    node: CounterNode
     """Its client."""
     seq: int
     bypassed: int = 0
@@ -223,7 +223,7 @@ class WscFeeder:
         self, slack: float, lanes: OpenLanes | None, inner_slack: float | None = None
     ) -> Within:
         """Return a function that checks whether a client is within a slack, among these lanes."""
-        smallest = Node.smallest if lanes is None else lanes.smallest
+        smallest = CounterNode.smallest if lanes is None else lanes.smallest
         return self._counters.reach(slack, smallest, inner_slack)
 
     def _reach_of_run(self, lanes: OpenLanes | None, own: int) -> Within:
@@ -303,7 +303,7 @@ class WscFeeder:
         )
 
     def _competition(
-        self, call_id: str, node: Node
+        self, call_id: str, node: CounterNode
     ) -> tuple[tuple[bool, ...], tuple[bool, ...] | None]:
         """Return the levels at which a sibling wanted the worker; twice if some calls were left out."""
         offered, self._offered = self._offered, None
@@ -477,7 +477,7 @@ class WscFeeder:
         self._active_runs.discard(call_id)
         return self._first(node).seq if node.queue else None
 
-    def _first(self, node: Node) -> _Queued:
+    def _first(self, node: CounterNode) -> _Queued:
         """Return the earliest queued call of a client that has one."""
         return self._queued[node.queue.first()[1]]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairserve.scheduling.fairness.counter_node import Node
+from fairserve.scheduling.fairness.counter_node import CounterNode
 from fairserve.scheduling.fairness.counters import VirtualCounters
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.local.vtc_options import VtcOptions, check_token_weights
@@ -41,7 +41,7 @@ class UnliftedCounters(VirtualCounters):
         self._remembered_clients = remembered_clients
         self._sweep_at = 2 * remembered_clients
 
-    def _lift_level(self, parent: Node) -> float:
+    def _lift_level(self, parent: CounterNode) -> float:
         return 0.0
 
     def _sweep(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairserve.scheduling.locality.prefix_node import Node
+from fairserve.scheduling.locality.prefix_node import PrefixNode
 
 _NEW_MAX = 10_000
 """Number of new nodes without a look-up after which the map is dropped."""
@@ -20,12 +20,12 @@ class BlockMap:
 
     def __init__(self) -> None:
         self._used = False
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, PrefixNode] = {}
         """Nodes by block key, including some of evicted blocks."""
-        self._new: list[Node] = []
+        self._new: list[PrefixNode] = []
         self._sweep_at = _SWEEP_MIN
 
-    def added(self, node: Node) -> None:
+    def added(self, node: PrefixNode) -> None:
         """Add a new node, or one that received keys of another node."""
         if self._used:
             self._new.append(node)
@@ -34,7 +34,7 @@ class BlockMap:
                 self._nodes.clear()
                 self._new.clear()
 
-    def find(self, key: int, heads: dict[int, Node]) -> tuple[Node, int] | None:
+    def find(self, key: int, heads: dict[int, PrefixNode]) -> tuple[PrefixNode, int] | None:
         """Return the node of a cached block and its index in it. ``heads`` has all nodes."""
         self._catch_up(heads)
         node = self._nodes.get(key)
@@ -46,7 +46,7 @@ class BlockMap:
             del self._nodes[key]
             return None
 
-    def _catch_up(self, heads: dict[int, Node]) -> None:
+    def _catch_up(self, heads: dict[int, PrefixNode]) -> None:
         if not self._used:
             self._used = True
             self._new = list(heads.values())

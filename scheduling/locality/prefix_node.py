@@ -17,7 +17,7 @@ class Link:
 
     __slots__ = ("locks", "newer", "node", "older")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: PrefixNode) -> None:
         self.node = node
         self.locks = 0
         """Number of running calls of this worker whose path contains the node."""
@@ -36,12 +36,12 @@ class Link:
         older.newer = newer.older = self
 
 
-class Node:
+class PrefixNode:
     """A run of blocks, read-only except for the ``locks``, which the tree sets."""
 
     __slots__ = ("children", "keys", "links", "mask", "parent", "start")
 
-    def __init__(self, parent: Node | None, start: int, keys: array[int]) -> None:
+    def __init__(self, parent: PrefixNode | None, start: int, keys: array[int]) -> None:
         self.parent = parent
         """Parent node; None for the root, which has no keys."""
         self.start = start
@@ -50,7 +50,7 @@ class Node:
         self.mask = 0
         """Mask of the workers that hold all of its blocks."""
         self.links: dict[int, Link] = {}
-        self.children: dict[Node, None] | None = None
+        self.children: dict[PrefixNode, None] | None = None
 
     @property
     def end(self) -> int:
@@ -63,7 +63,7 @@ class Cache:
 
     __slots__ = ("bit", "blocks", "capacity", "edge", "locked", "slot")
 
-    def __init__(self, slot: int, capacity_blocks: int, root: Node) -> None:
+    def __init__(self, slot: int, capacity_blocks: int, root: PrefixNode) -> None:
         self.slot = slot
         self.bit = 1 << slot
         self.capacity = max(1, capacity_blocks)

@@ -22,11 +22,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from fairserve.scheduling.locality.block_keys import BlockKeys
-from fairserve.scheduling.locality.prefix_node import Cache, Link, Node
+from fairserve.scheduling.locality.prefix_node import Cache, Link, PrefixNode
 from fairserve.scheduling.locality.segments import Appeared, Disappeared, Renamed, Segments
 from fairserve.scheduling.locality.workers import Workers
 
-Held = Callable[[Node], None]
+Held = Callable[[PrefixNode], None]
 """Listener that receives a node that other workers hold than before."""
 
 
@@ -104,7 +104,7 @@ class PrefixTree:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def find(self, keys: BlockKeys) -> tuple[int, Node]:
+    def find(self, keys: BlockKeys) -> tuple[int, PrefixNode]:
         """Return the number of leading blocks cached anywhere, and the node of the last of them."""
         return self._segments.find(keys)
 
@@ -115,7 +115,7 @@ class PrefixTree:
         return (blocks, holders) if holders else self.match_at(node, blocks, mask)
 
     @staticmethod
-    def match_at(node: Node, depth: int, mask: int) -> tuple[int, int]:
+    def match_at(node: PrefixNode, depth: int, mask: int) -> tuple[int, int]:
         """Return the match of a path that ended at block ``depth`` in this node, or now above it."""
         while depth:
             if node.start < depth:
@@ -174,7 +174,7 @@ class PrefixTree:
         path.extend(keys)
         self.insert(path, worker_id)
 
-    def _touch(self, node: Node, cache: Cache) -> None:
+    def _touch(self, node: PrefixNode, cache: Cache) -> None:
         """Mark this node and its ancestors as held and just used by the worker, deepest first."""
         slot, bit, edge = cache.slot, cache.bit, cache.edge
         while node.parent is not None:
@@ -216,7 +216,7 @@ class PrefixTree:
         cache = self._cache(worker_id)
         if cache is None:
             return
-        cuts: dict[Node, int] = {}
+        cuts: dict[PrefixNode, int] = {}
         for key in keys:
             found = self._segments.find_block(key)
             if found is not None and found[0].mask & cache.bit:
@@ -235,14 +235,14 @@ class PrefixTree:
                 self._segments.split(node, node.start + cut)
                 self._drop(node, cache)
 
-    def _drop_below(self, node: Node, cache: Cache) -> None:
+    def _drop_below(self, node: PrefixNode, cache: Cache) -> None:
         below = [node]
         for each in below:  # grows during the walk: parents before their children
             below += [child for child in each.children or () if child.mask & cache.bit]
         for each in reversed(below[1:]):
             self._drop(each, cache)
 
-    def _drop(self, node: Node, cache: Cache) -> None:
+    def _drop(self, node: PrefixNode, cache: Cache) -> None:
         """Remove the node from a worker that holds nothing below it."""
         link = node.links.pop(cache.slot)
         link.unlink()
@@ -256,7 +256,7 @@ class PrefixTree:
             for held in self._followers:
                 held(node)
 
-    def _truncate(self, node: Node, kept: int, cache: Cache) -> None:
+    def _truncate(self, node: PrefixNode, kept: int, cache: Cache) -> None:
         """Truncate a leaf that only this worker holds."""
         cut = len(node.keys) - kept
         cache.blocks -= cut
@@ -266,7 +266,7 @@ class PrefixTree:
 
     # --- locks ------------------------------------------------------------------------------------
 
-    def lock(self, keys: BlockKeys, worker_id: str, *, exact: bool = False) -> Node:
+    def lock(self, keys: BlockKeys, worker_id: str, *, exact: bool = False) -> PrefixNode:
         """Keep the worker's blocks of this path until :meth:`unlock` of the returned node.
 
         With ``exact`` nothing beyond the path is kept: its last node is split there.
@@ -281,14 +281,14 @@ class PrefixTree:
         self._count_locks(node, cache, 1)
         return node
 
-    def unlock(self, node: Node, worker_id: str) -> None:
+    def unlock(self, node: PrefixNode, worker_id: str) -> None:
         """Undo one :meth:`lock`; over-full caches shrink at their next insertion."""
         cache = self._cache(worker_id)
         if cache is not None:
             self._count_locks(node, cache, -1)
 
     @staticmethod
-    def _count_locks(node: Node, cache: Cache, by: int) -> None:
+    def _count_locks(node: PrefixNode, cache: Cache, by: int) -> None:
         while node.parent is not None:
             link = node.links.get(cache.slot)
             if link is not None and link.locks + by >= 0:  # otherwise it was dropped nevertheless
@@ -306,7 +306,7 @@ class PrefixTree:
 
         Locks are not included: they belong to running calls.
         """
-        numbers: dict[Node, int] = {self._segments.root: -1}
+        numbers: dict[PrefixNode, int] = {self._segments.root: -1}
         nodes: list[list[Any]] = []
         stack = [self._segments.root]
         while stack:
@@ -330,7 +330,7 @@ class PrefixTree:
         segments = self._segments
         segments.clear()
         self._caches = {}
-        nodes: list[Node] = []
+        nodes: list[PrefixNode] = []
         for parent, keys in state["nodes"]:
             above = segments.root if parent < 0 else nodes[parent]
             nodes.append(segments.add(above, above.end, array("Q", keys)))

@@ -25,7 +25,7 @@ from typing import Any
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.scheduling.events import CacheReport, WorkerCached, WorkerEvicted
 from fairserve.scheduling.locality.block_keys import BlockKeys
-from fairserve.scheduling.locality.prefix_node import Node
+from fairserve.scheduling.locality.prefix_node import PrefixNode
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 LATE_S = 2.0
@@ -44,7 +44,7 @@ class _Cache:
     """Blocks reported as held."""
     there: dict[str, BlockKeys] = field(default_factory=dict)
     """Prompts of the worker's calls, by call."""
-    locks: dict[str, Node] = field(default_factory=dict)
+    locks: dict[str, PrefixNode] = field(default_factory=dict)
     """Locked nodes by call, if the worker publishes anything."""
     left: deque[tuple[float, BlockKeys]] = field(default_factory=deque)
     """Departure time and prompt of calls that left within ``LATE_S``, if it publishes everything."""
@@ -140,7 +140,7 @@ class Reports:
         if not complete:
             tree.resize(worker_id, cache.capacity_blocks)
 
-    def _expect(self, worker_id: str, keys: BlockKeys) -> Node:
+    def _expect(self, worker_id: str, keys: BlockKeys) -> PrefixNode:
         self._tree.insert(keys, worker_id)
         return self._tree.lock(keys, worker_id, exact=True)
 

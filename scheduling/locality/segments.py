@@ -18,15 +18,15 @@ from collections.abc import Callable
 
 from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.locality.block_map import BlockMap
-from fairserve.scheduling.locality.prefix_node import Link, Node
+from fairserve.scheduling.locality.prefix_node import Link, PrefixNode
 
 Appeared = Callable[[int], None]
 """Listener that receives the first key of a node whose blocks got their first holder."""
 
-Disappeared = Callable[[Node, int], None]
+Disappeared = Callable[[PrefixNode, int], None]
 """Listener for a node that lost its last holder beyond its first ``kept`` blocks; 0: all of it."""
 
-Renamed = Callable[[Node, Node, int], None]
+Renamed = Callable[[PrefixNode, PrefixNode, int], None]
 """Listener that receives two nodes and a depth: paths that ended in the first node, at most at that
 depth, now end in the second one; nothing was stored or evicted."""
 
@@ -38,13 +38,13 @@ class Segments:
     """Nodes by their first keys. O(nodes on the path + log blocks) to find or add one."""
 
     def __init__(self) -> None:
-        self.root = Node(None, 0, array("Q"))
-        self.heads: dict[int, Node] = {}
+        self.root = PrefixNode(None, 0, array("Q"))
+        self.heads: dict[int, PrefixNode] = {}
         """Nodes by their first key."""
         self.blocks = 0
         """Number of blocks of all nodes."""
         self._block_map = BlockMap()
-        self._found: tuple[BlockKeys | None, tuple[int, Node]] = (None, (0, self.root))
+        self._found: tuple[BlockKeys | None, tuple[int, PrefixNode]] = (None, (0, self.root))
         """The last result of :meth:`find`, until a node changes: one call is looked up several
         times, and calls that share a prefix often follow one another."""
         self._appeared: list[Appeared] = []
@@ -63,14 +63,14 @@ class Segments:
 
     def clear(self) -> None:
         """Remove all nodes, without events."""
-        self.root = Node(None, 0, array("Q"))
+        self.root = PrefixNode(None, 0, array("Q"))
         self.heads = {}
         self.blocks, self._block_map = 0, BlockMap()
         self._forget_found()
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def find(self, keys: BlockKeys) -> tuple[int, Node]:
+    def find(self, keys: BlockKeys) -> tuple[int, PrefixNode]:
         """Return the number of leading blocks cached anywhere, and the node of the last of them."""
         before, (blocks, node) = self._found
         if keys is before:
@@ -89,7 +89,7 @@ class Segments:
     def _forget_found(self) -> None:
         self._found = (None, (0, self.root))
 
-    def _walk(self, keys: BlockKeys, node: Node) -> tuple[int, Node]:
+    def _walk(self, keys: BlockKeys, node: PrefixNode) -> tuple[int, PrefixNode]:
         """Continue a walk from the end of a node on the path."""
         heads = self.heads
         depth, wanted = node.start + len(node.keys), len(keys)
@@ -112,15 +112,15 @@ class Segments:
             return depth + low, node
         return depth, node
 
-    def find_block(self, key: int) -> tuple[Node, int] | None:
+    def find_block(self, key: int) -> tuple[PrefixNode, int] | None:
         """Return the node of a block and the block's index in it. Needs the map of all blocks."""
         return self._block_map.find(key, self.heads)
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def add(self, parent: Node, start: int, keys: array[int]) -> Node:
+    def add(self, parent: PrefixNode, start: int, keys: array[int]) -> PrefixNode:
         """Add a child without holders; call :meth:`notify_appeared` once it has one."""
-        node = Node(parent, start, keys)
+        node = PrefixNode(parent, start, keys)
         if parent.children is None:
             parent.children = {}
         parent.children[node] = None
@@ -135,14 +135,14 @@ class Segments:
         for appeared in self._appeared:
             appeared(key)
 
-    def split(self, lower: Node, depth: int) -> Node:
+    def split(self, lower: PrefixNode, depth: int) -> PrefixNode:
         """Split a node at a depth inside it; return the new upper part. The lower one stays as it is."""
         self._forget_found()
         parent = lower.parent
         assert parent is not None
         assert parent.children is not None
         cut = depth - lower.start
-        upper = Node(parent, lower.start, lower.keys[:cut])
+        upper = PrefixNode(parent, lower.start, lower.keys[:cut])
         upper.mask = lower.mask
         upper.children = {lower: None}
         for slot, link in lower.links.items():
@@ -159,7 +159,7 @@ class Segments:
             renamed(lower, upper, depth)
         return upper
 
-    def merge_path(self, node: Node) -> None:
+    def merge_path(self, node: PrefixNode) -> None:
         """Join short nodes on a path that was just used, where branches have been removed.
 
         A node and its only child are joined if the same workers hold and lock both and one of the
@@ -178,7 +178,7 @@ class Segments:
                 node = upper
             upper = node.parent
 
-    def _merge(self, upper: Node, lower: Node) -> None:
+    def _merge(self, upper: PrefixNode, lower: PrefixNode) -> None:
         """Join two nodes, the inverse of :meth:`split`; the lower becomes as recent as the upper."""
         parent = upper.parent
         assert parent is not None
@@ -198,7 +198,7 @@ class Segments:
         for renamed in self._renamed:
             renamed(upper, lower, lower.end)
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: PrefixNode) -> None:
         """Remove a node without holders and children."""
         parent = node.parent
         assert parent is not None
@@ -209,7 +209,7 @@ class Segments:
         del self.heads[node.keys[0]]
         self.truncate(node, 0)
 
-    def truncate(self, node: Node, kept: int) -> None:
+    def truncate(self, node: PrefixNode, kept: int) -> None:
         """Truncate a node without children."""
         self._forget_found()
         self.blocks -= len(node.keys) - kept

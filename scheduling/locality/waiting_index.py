@@ -33,7 +33,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fairserve.interactions.call import UNRESTRICTED, Restriction
 from fairserve.scheduling.locality.block_keys import BlockKeys
-from fairserve.scheduling.locality.prefix_node import Node
+from fairserve.scheduling.locality.prefix_node import PrefixNode
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 Client = Any
@@ -85,7 +85,7 @@ class Group(Generic[C]):
     __slots__ = ("bucket", "calls", "depth", "key", "large", "node", "rank", "restriction")
 
     def __init__(
-        self, key: int, rank: int, depth: int, node: Node, restriction: Restriction
+        self, key: int, rank: int, depth: int, node: PrefixNode, restriction: Restriction
     ) -> None:
         self.key = key
         """Key of the deepest cached block."""
@@ -126,7 +126,7 @@ class WaitingIndex(Generic[C]):
         self._calls: dict[str, _Waiting] = {}
         self._groups: dict[tuple[int, int, Restriction], Group[C]] = {}
         """Groups by the key of the deepest cached block, rank and restriction."""
-        self._at: dict[Node, dict[Group[C], None]] = {}
+        self._at: dict[PrefixNode, dict[Group[C], None]] = {}
         """Groups by their node."""
         self._buckets: dict[int, dict[_Bucket[C], None]] = {}
         """Buckets by rank."""
@@ -134,7 +134,7 @@ class WaitingIndex(Generic[C]):
         """Buckets of small groups by rank, holders and restriction."""
         self._ranks: list[int] = []
         """Ranks of all buckets, ascending."""
-        self._moved: dict[Node, None] = {}
+        self._moved: dict[PrefixNode, None] = {}
         """Nodes with groups whose holders changed since the last selection."""
         self._watchers: dict[int, dict[str, None]] = {}
         """Calls by the key of the block that would extend their match."""
@@ -235,7 +235,7 @@ class WaitingIndex(Generic[C]):
         rank = self._rank(waiting.depth, len(waiting.keys))
         return waiting.keys[waiting.depth - 1], rank, waiting.restriction
 
-    def _enter(self, call_id: str, node: Node) -> None:
+    def _enter(self, call_id: str, node: PrefixNode) -> None:
         waiting = self._calls[call_id]
         client, arrival = waiting.client, waiting.arrival
         place = key, rank, restriction = self._place(waiting)
@@ -313,7 +313,7 @@ class WaitingIndex(Generic[C]):
 
     # --- changes of the tree ----------------------------------------------------------------------
 
-    def _held(self, node: Node) -> None:
+    def _held(self, node: PrefixNode) -> None:
         """Note that other workers hold the blocks of a node."""
         if node in self._at:
             self._moved[node] = None
@@ -336,13 +336,13 @@ class WaitingIndex(Generic[C]):
         """Rematch the calls that waited for this block, which is now in the tree."""
         self._match_again(self._watchers.get(key))
 
-    def _disappeared(self, node: Node, kept: int) -> None:
+    def _disappeared(self, node: PrefixNode, kept: int) -> None:
         """Rematch the calls whose match ended at blocks that no worker holds any more."""
         for group in list(self._at.get(node, ())):
             if group.depth > node.start + kept:
                 self._match_again(group.calls)
 
-    def _renamed(self, node: Node, other: Node, depth: int) -> None:
+    def _renamed(self, node: PrefixNode, other: PrefixNode, depth: int) -> None:
         """Move the groups of a node, down to this depth, to another node."""
         for group in [group for group in self._at.get(node, ()) if group.depth <= depth]:
             self._leave_node(group)

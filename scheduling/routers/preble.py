@@ -31,7 +31,7 @@ from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.routers.preble_loads import PrebleLoads
 from fairserve.scheduling.routers.preble_options import PrebleOptions
 from fairserve.scheduling.routers.request_tree import (
-    Node,
+    RequestNode,
     RequestTree,
     Statistics,
     important_above,
@@ -46,7 +46,7 @@ class _Recent:
     """A call in the window. It pins ``leaf``."""
 
     at_s: float
-    leaf: Node
+    leaf: RequestNode
     statistics: Statistics
     hit_tokens: int
     prompt_tokens: int
@@ -56,7 +56,7 @@ class _Recent:
 class _Running:
     """A call at a worker (None: the worker was lost). It pins ``leaf``."""
 
-    leaf: Node
+    leaf: RequestNode
     worker_id: str | None
     started_s: float | None = None
 
@@ -145,7 +145,7 @@ class Preble:
         cost = self._loads.cost_ns(worker_id)
         return cost + (self._eviction_ns(worker_id, new_tokens) if self.options.eviction else 0.0)
 
-    def _match(self, call: Call) -> tuple[int, Node]:
+    def _match(self, call: Call) -> tuple[int, RequestNode]:
         """Return the matched tokens and the node where the match ends."""
         blocks, node = self._tree.find(self._locality.keys(call.call_id))
         return min(blocks * self._locality.block_tokens, call.prompt_tokens), node
@@ -164,7 +164,7 @@ class Preble:
                 cost += node.statistics.calls * self._loads.miss_ns(node, node.statistics)
         return cost
 
-    def _cached(self, node: Node, worker_id: str) -> bool:
+    def _cached(self, node: RequestNode, worker_id: str) -> bool:
         tree = self._locality.tree
         return tree.holds(worker_id, tree.holders(node.keys[-1]))
 
@@ -220,7 +220,7 @@ class Preble:
                 self._loads.token_s[at].add(took_s / output_tokens)
         self._tree.unpin(running.leaf)
 
-    def _statistics_of(self, node: Node) -> Statistics:
+    def _statistics_of(self, node: RequestNode) -> Statistics:
         if node.statistics is None:
             node.statistics = Statistics(node, RunningMedian(self.options.medians_of))
             self._important[node.serial] = node.statistics
@@ -250,7 +250,7 @@ class Preble:
                 return
             del held[node.serial]
 
-    def _on_split(self, upper: Node, lower: Node) -> None:
+    def _on_split(self, upper: RequestNode, lower: RequestNode) -> None:
         """Move the statistics up if the upper part is now important; it counts as just used."""
         statistics = lower.statistics
         if statistics is not None:
@@ -263,7 +263,7 @@ class Preble:
             if lower.serial in held:
                 held[upper.serial] = None
 
-    def _on_drop(self, node: Node) -> None:
+    def _on_drop(self, node: RequestNode) -> None:
         """Forget a node that is not on any worker's list any more."""
         for held in self._held.values():
             held.pop(node.serial, None)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairserve.scheduling.routers.preble_options import PrebleOptions
-from fairserve.scheduling.routers.request_tree import Node, Statistics
+from fairserve.scheduling.routers.request_tree import RequestNode, Statistics
 from fairserve.scheduling.routers.running_median import RunningMedian
 
 
@@ -53,7 +53,7 @@ class PrebleLoads:
         """Remove a worker to which no counted node is allocated any more."""
         del self.token_s[worker_id], self._all[worker_id], self._shared[worker_id]
 
-    def recount(self, node: Node) -> None:
+    def recount(self, node: RequestNode) -> None:
         """Update the loads with the current contribution of the node's calls."""
         statistics = node.statistics
         if statistics is None:
@@ -78,7 +78,7 @@ class PrebleLoads:
             if statistics.shared:
                 self._shared[worker].change(amount, sign)
 
-    def miss_ns(self, node: Node, statistics: Statistics) -> float:
+    def miss_ns(self, node: RequestNode, statistics: Statistics) -> float:
         """Return the mean time that a call below this node spends on computing it."""
         own, context = len(node.keys) * self._block_tokens, node.depth * self._block_tokens
         return statistics.miss_rate * self._options.prefill_ns(own, context)

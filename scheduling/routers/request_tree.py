@@ -24,7 +24,7 @@ class Statistics:
 
     __slots__ = ("calls", "counted", "hit_tokens", "node", "outputs", "prompt_tokens", "shared")
 
-    def __init__(self, node: Node, outputs: RunningMedian) -> None:
+    def __init__(self, node: RequestNode, outputs: RunningMedian) -> None:
         self.node = node
         self.calls = 0
         self.hit_tokens = 0
@@ -41,7 +41,7 @@ class Statistics:
         return 1.0 - self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 1.0
 
 
-class Node:
+class RequestNode:
     """A stretch of blocks: ``keys`` are its own, ``depth`` counts from the root to its end."""
 
     __slots__ = (
@@ -56,13 +56,15 @@ class Node:
         "statistics",
     )
 
-    def __init__(self, serial: int, parent: Node | None, keys: BlockKeys, depth: int) -> None:
+    def __init__(
+        self, serial: int, parent: RequestNode | None, keys: BlockKeys, depth: int
+    ) -> None:
         self.serial = serial
         """Order of creation; ties go to the older node."""
         self.parent = parent
         self.keys = keys
         self.depth = depth
-        self.children: dict[int, Node] = {}
+        self.children: dict[int, RequestNode] = {}
         """Children by their first key."""
         self.allocated: dict[str, None] = {}
         """Workers to which calls through this node were sent."""
@@ -77,7 +79,7 @@ class Node:
         return self.parent is None or len(self.keys) > self.depth - len(self.keys)
 
 
-def path_of(node: Node) -> list[Node]:
+def path_of(node: RequestNode) -> list[RequestNode]:
     """Return the nodes from this one up to below the root; the root alone for the root."""
     path = [node]
     while node.parent is not None and node.parent.parent is not None:
@@ -86,7 +88,7 @@ def path_of(node: Node) -> list[Node]:
     return path
 
 
-def important_above(node: Node) -> Node:
+def important_above(node: RequestNode) -> RequestNode:
     """Return the nearest important node, itself included."""
     while not node.important:
         assert node.parent is not None
@@ -94,7 +96,7 @@ def important_above(node: Node) -> Node:
     return node
 
 
-def subtree_of(node: Node) -> list[Node]:
+def subtree_of(node: RequestNode) -> list[RequestNode]:
     """Return the node and all below it."""
     nodes, left = [], [node]
     while left:
@@ -107,16 +109,18 @@ class RequestTree:
     """Tree of recent prompts. ``on_drop`` gets every removed node, ``on_split`` (upper, lower)."""
 
     def __init__(
-        self, on_split: Callable[[Node, Node], None], on_drop: Callable[[Node], None]
+        self,
+        on_split: Callable[[RequestNode, RequestNode], None],
+        on_drop: Callable[[RequestNode], None],
     ) -> None:
         self._on_split = on_split
         self._on_drop = on_drop
         self._serial = 0
-        self.root = Node(0, None, (), 0)
-        self.nodes: dict[int, Node] = {0: self.root}
+        self.root = RequestNode(0, None, (), 0)
+        self.nodes: dict[int, RequestNode] = {0: self.root}
         """Nodes by serial number."""
 
-    def find(self, keys: BlockKeys) -> tuple[int, Node]:
+    def find(self, keys: BlockKeys) -> tuple[int, RequestNode]:
         """Return the number of matched blocks, and the node in which the match ends."""
         node = self.root
         matched = 0
@@ -130,7 +134,7 @@ class RequestTree:
                 break
         return matched, node
 
-    def insert(self, keys: BlockKeys) -> Node:
+    def insert(self, keys: BlockKeys) -> RequestNode:
         """Return the node at which this prompt ends, created if missing; may split a node."""
         matched, node = self.find(keys)
         if node.parent is not None and matched < node.depth:
@@ -141,12 +145,12 @@ class RequestTree:
         node.children[keys[matched]] = leaf
         return leaf
 
-    def _new(self, parent: Node, keys: BlockKeys, depth: int) -> Node:
+    def _new(self, parent: RequestNode, keys: BlockKeys, depth: int) -> RequestNode:
         self._serial += 1
-        node = self.nodes[self._serial] = Node(self._serial, parent, keys, depth)
+        node = self.nodes[self._serial] = RequestNode(self._serial, parent, keys, depth)
         return node
 
-    def _split(self, lower: Node, depth: int) -> Node:
+    def _split(self, lower: RequestNode, depth: int) -> RequestNode:
         """Split a node at a depth; return the upper part. The lower part keeps its identity."""
         assert lower.parent is not None
         cut = depth - (lower.depth - len(lower.keys))
@@ -159,7 +163,7 @@ class RequestTree:
         self._on_split(upper, lower)
         return upper
 
-    def unpin(self, node: Node) -> None:
+    def unpin(self, node: RequestNode) -> None:
         """Remove one pin; drop the node and its ancestors once nothing needs them."""
         node.pins -= 1
         while node.parent is not None and not node.pins and not node.children:
@@ -192,7 +196,7 @@ class RequestTree:
         self.nodes = {}
         for serial, parent_serial, keys, depth, allocated, references in state["nodes"]:
             parent = None if parent_serial is None else self.nodes[parent_serial]
-            node = self.nodes[serial] = Node(serial, parent, keys, depth)
+            node = self.nodes[serial] = RequestNode(serial, parent, keys, depth)
             node.allocated = dict.fromkeys(allocated)
             node.references = dict(references)
             if parent is None:

@@ -26,16 +26,16 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.batches import Batch, BatchResult, File
 from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.serving.batches import execution, repository, service
-from fairserve.platform.serving.batches.execution import ExecutionOptions
+from fairserve.platform.serving.batches.execution import BatchExecutionOptions
 from fairserve.platform.serving.batches.repository import Result
 from fairserve.platform.serving.batches.schemas import BatchCreate
 from fairserve.platform.serving.batches.service import Batches, BatchOptions
-from fairserve.platform.serving.files.repository import Owner
+from fairserve.platform.serving.files.repository import FileOwner
 from fairserve.platform.serving.files.service import FileOptions, Files, delete_old
 from fairserve.platform.serving.files.store import PART_BYTES, open_store
 
 ENDPOINT = "/v1/chat/completions"
-OWNER = Owner("t", "a")
+OWNER = FileOwner("t", "a")
 
 
 class Calls:
@@ -84,7 +84,7 @@ class World:
 
     @asynccontextmanager
     async def server(self, calls=None, *, max_live=128, tenant_share=1 / 4, **options):
-        execution = ExecutionOptions(**{"parallel_calls": 4, **options})
+        execution = BatchExecutionOptions(**{"parallel_calls": 4, **options})
         made = BatchOptions(max_live=max_live, tenant_share=tenant_share, execution=execution)
         calls = {ENDPOINT: calls or self.calls}
         server = Batches(self.sessions, self.files, calls, made, now=self.now)
@@ -367,7 +367,7 @@ async def test_tenants_take_turns_for_the_places_of_running_batches(world):
     async with world.server(max_live=4, tenant_share=0.5) as server:
         greedy = [await world.create(server, "hold") for _ in range(6)]
         await until(lambda: len(server._live) == 2)
-        other = await world.create(server, "quick", owner=Owner("u", "c"))
+        other = await world.create(server, "quick", owner=FileOwner("u", "c"))
         assert (await world.ended(other)).state == "completed"
         await until(lambda: len(server._live) == 2)
         world.calls.released.set()
@@ -385,11 +385,11 @@ async def test_tenants_that_fill_the_space_leave_some(world):
     for tenant in crowd:
         with contextlib.suppress(RateLimitedError):
             for _ in range(100):
-                owner = Owner(tenant, f"of-{tenant}")
+                owner = FileOwner(tenant, f"of-{tenant}")
                 await asyncio.to_thread(files.reserve, owner, "batch", 10)
                 held[tenant] += 10
     assert held["v"] == 250, "alone it has the bound of a tenant"
-    await asyncio.to_thread(files.reserve, Owner(last, f"of-{last}"), "batch", 50)
+    await asyncio.to_thread(files.reserve, FileOwner(last, f"of-{last}"), "batch", 50)
 
 
 @databases.ON_BOTH

@@ -11,9 +11,9 @@ from sqlalchemy.exc import IntegrityError
 from fairserve.interactions.programs.program import ProgramLimits, parse_program
 from fairserve.interactions.programs.program_run import ProgramRun
 from fairserve.platform.db.identity import App, Tenant
-from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.db.programs import ProgramRow, ProgramStep
 from fairserve.platform.serving.programs import repository
-from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
+from fairserve.platform.serving.programs.repository import ProgramChange, ProgramKey, SavedProgram
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 KEY = ProgramKey("t", "a", "run/1")
@@ -73,7 +73,7 @@ def test_saved_programs_are_restored(apps):
         lambda: run.failed("each[0]", "no\x00", again=True),
     ):
         event()
-        assert apply(apps, Change(KEY, run.changes())) == {KEY}
+        assert apply(apps, ProgramChange(KEY, run.changes())) == {KEY}
     found = repository.find(apps, KEY)
     assert found.limits == ProgramLimits(nodes=7)
     again = ProgramRun.restore(program, found.run_state)
@@ -84,7 +84,7 @@ def test_saved_programs_are_restored(apps):
 def test_saving_the_end_changes_no_other_program(apps):
     insert(apps, saved())
     insert(apps, saved(KEY._replace(app="b")))
-    end = Change(KEY, state="cancelled", reason="enough", ended_at=NOW)
+    end = ProgramChange(KEY, state="cancelled", reason="enough", ended_at=NOW)
     assert apply(apps, end) == {KEY}
     found = repository.find(apps, KEY)
     assert (found.state, found.reason, found.ended_at) == ("cancelled", "enough", NOW)
@@ -133,12 +133,12 @@ def test_programs_of_stopped_owners_do_not_continue(apps, table, id, column, rea
 def test_deletion_cascades_from_app_to_program_to_steps(apps):
     insert(apps, saved())
     steps = {"nodes": {"list": {"state": "running"}}, "tasks": {"list": {"attempt": 1}}}
-    apply(apps, Change(KEY, steps))
+    apply(apps, ProgramChange(KEY, steps))
     assert count(apps, ProgramStep) == 2
     with apps.begin() as session:
         session.delete(session.get(App, "a"))
-    assert (count(apps, Program), count(apps, ProgramStep)) == (0, 0)
-    assert apply(apps, Change(KEY, steps)) == set()
+    assert (count(apps, ProgramRow), count(apps, ProgramStep)) == (0, 0)
+    assert apply(apps, ProgramChange(KEY, steps)) == set()
     assert count(apps, ProgramStep) == 0
 
 
@@ -147,7 +147,7 @@ def test_old_ended_programs_are_deleted_with_their_outputs(apps):
         key = KEY._replace(run_id=f"{days}")
         insert(apps, saved(key))
         steps = {"tasks": {"list": {"output": "text"}}}
-        apply(apps, Change(key, steps, "complete", ended_at=NOW + timedelta(days=days)))
+        apply(apps, ProgramChange(key, steps, "complete", ended_at=NOW + timedelta(days=days)))
     insert(apps, saved())
     deleted = []
     for _ in range(3):
@@ -156,7 +156,7 @@ def test_old_ended_programs_are_deleted_with_their_outputs(apps):
             deleted.append(repository.delete_before(session, before, max_rows=2))
     assert deleted == [2, 1, 0]
     with apps() as session:
-        left = set(session.scalars(select(Program.id)))
+        left = set(session.scalars(select(ProgramRow.id)))
     assert left == {"3", "4", KEY.run_id}
     assert count(apps, ProgramStep) == 2
 
@@ -169,7 +169,7 @@ def test_concurrent_writes_succeed(apps):
 
     def write(key):
         for attempt in range(1, 21):
-            apply(apps, Change(key, {"tasks": {"list": {"attempt": attempt}}}))
+            apply(apps, ProgramChange(key, {"tasks": {"list": {"attempt": attempt}}}))
 
     threads = [threading.Thread(target=write, args=(key,)) for key in keys]
     for thread in threads:

@@ -10,11 +10,11 @@ from sqlalchemy import select
 
 from fairserve.interactions.programs.program import ProgramLimits
 from fairserve.platform.db.batches import Batch
-from fairserve.platform.db.programs import Program
+from fairserve.platform.db.programs import ProgramRow
 from fairserve.platform.db.responses import StoredConversation, StoredResponse
 from fairserve.platform.serving.batches import service as batches
 from fairserve.platform.serving.batches.schemas import BatchCreate
-from fairserve.platform.serving.files.repository import Owner
+from fairserve.platform.serving.files.repository import FileOwner
 from fairserve.platform.serving.files.service import Files
 from fairserve.platform.serving.files.store import open_store
 from fairserve.platform.serving.kept_rows import KeptRows, RowBounds
@@ -133,7 +133,7 @@ def test_ended_programs_of_a_tenant_are_bounded(sessions, monkeypatch):
         declaration = {"nodes": "x" * 80}
         store._insert(SavedProgram(key, "u", declaration, ProgramLimits(), state, "", at, at))
     with sessions() as session:
-        found = {tuple(row) for row in session.execute(select(Program.app_id, Program.id))}
+        found = {tuple(row) for row in session.execute(select(ProgramRow.app_id, ProgramRow.id))}
     assert found >= {("a", "p0"), ("b", "p1"), ("a", "p2"), ("b", "p29")}, "live ones stay"
     assert 8 <= len(found) <= 10
 
@@ -146,7 +146,7 @@ async def test_ended_batches_of_a_tenant_are_bounded(sessions, monkeypatch):
     service = batches.Batches(sessions, files, {})
     made = []
     for number in range(12):
-        owner = Owner("t", "ab"[number % 2])
+        owner = FileOwner("t", "ab"[number % 2])
         file_id = await asyncio.to_thread(files.reserve, owner, "batch", 1)
         with sessions.begin() as session:
             files.complete(session, file_id, "f", 1)

@@ -11,7 +11,7 @@ from fairserve.platform.background.retention import delete_old
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
-from fairserve.platform.db.programs import Program
+from fairserve.platform.db.programs import ProgramRow
 from fairserve.platform.tenancy.apps import service as app_service
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.tenants.purge import purge
@@ -163,7 +163,7 @@ def test_deleted_apps_count_for_the_bound(management, monkeypatch):
 
 def rows(management):
     """Return the number of rows of each owned table."""
-    tables = (Tenant, App, ApiKey, TokenProfile, AppLimits, Contract, EndUser, Program)
+    tables = (Tenant, App, ApiKey, TokenProfile, AppLimits, Contract, EndUser, ProgramRow)
     with management.state.session_factory() as session:
         return {
             table.__tablename__: session.scalar(select(func.count()).select_from(table))
@@ -185,7 +185,7 @@ def furnish(world):
     management.call(management.admin, "PUT", f"/admin/users/{tenant}/zoé", {"contract": limits})
     with management.state.session_factory.begin() as session:
         session.add(
-            Program(
+            ProgramRow(
                 tenant_id=tenant,
                 app_id=app,
                 id="run",

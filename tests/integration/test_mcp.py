@@ -10,7 +10,7 @@ from processes import eventually, free_port
 from served_app import served
 from whole_server import PROFILE, WholeServer
 
-from fairserve.platform.server.admin_cli.client import Client as ServerClient
+from fairserve.platform.server.admin_cli.client import AdminClient as ServerClient
 from fairserve.platform.server.mcp_server.server import tool_server
 
 ARGUMENTS = ("-m", "fairserve.platform.server.cli", "mcp")

@@ -18,7 +18,7 @@ from fairserve.platform.reporting.usage import interactions
 from fairserve.platform.reporting.usage.reconcile import compare
 from fairserve.platform.reporting.usage.reports import report
 from fairserve.platform.reporting.usage.rollups import roll_up
-from fairserve.platform.reporting.usage.schemas import InteractionQuery, UsageQuery
+from fairserve.platform.reporting.usage.schemas import InteractionUsageQuery, UsageQuery
 from fairserve.platform.server.ledger_rows import LedgerRows
 from fairserve.platform.tuning import events
 from fairserve.platform.tuning.schemas import EventQuery
@@ -88,7 +88,7 @@ def test_reports_count_each_call_and_run_that_shares_a_row(sessions, ledger):
         assert session.scalar(select(func.count()).select_from(OpenInteraction)) == 0
         page = events.page(session, EventQuery(), tenant_id=None, app_id=None)
         assert ([each.call_id for each in page.items], page.total) == (["refused0"], 1)
-        runs = interactions.page(session, InteractionQuery(), tenant_id=None, app_id=None)
+        runs = interactions.page(session, InteractionUsageQuery(), tenant_id=None, app_id=None)
         assert ([each.interaction for each in runs.items], runs.total) == (["r0"], 1)
     assert not compare(sessions, None, None).differences
 

@@ -10,7 +10,7 @@ import pytest
 from shared_traces import shared_trace
 from sqlalchemy import func, select
 
-from fairserve.benchmarks.simulate.job import Job, run_job
+from fairserve.benchmarks.simulate.job import SimulationJob, run_job
 from fairserve.benchmarks.simulate.ledger import SimulatedLedger
 from fairserve.engine.simulated.cost_model import cost_model
 from fairserve.engine.simulated.replay_options import ReplayOptions
@@ -50,7 +50,7 @@ def day(request, tmp_path_factory):
     ledger = SimulatedLedger("sim", BEGIN, prices)
     costs = cost_model("a100-llama3-8b")
     rare = Windows(step_s=3600.0)  # the figures of the simulation are not used here
-    job = Job("day", trace, SYSTEMS["fairserve"], costs, ReplayOptions(2), windows=rare)
+    job = SimulationJob("day", trace, SYSTEMS["fairserve"], costs, ReplayOptions(2), windows=rare)
     run_job(job, watcher=ledger)
     table = pandas.read_csv(path)
     assert len(table) == len(trace)

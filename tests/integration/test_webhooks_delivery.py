@@ -207,7 +207,7 @@ def test_a_response_after_the_lease_changes_nothing(world, one):
     )
     world.clock.pass_s(11)
     assert world.deliver() == 1
-    late = claims.Outcome(500, "too late")
+    late = claims.DeliveryOutcome(500, "too late")
     claims.record(world.sessions, taken[0], late, world.clock(), 10)
     (row,), (endpoint,) = world.deliveries, world.endpoints
     assert (row.state, row.last_status, row.attempts) == ("delivered", 200, 2)

@@ -7,15 +7,15 @@ import random
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
 from fairserve.platform.tuning.preview.input import (
     PreviewJob,
+    PreviewWorkers,
     RejectedCall,
     ServedCall,
-    Workers,
 )
 from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.registry import SYSTEMS
@@ -61,7 +61,7 @@ def traffic(runs, *, users=8, seconds=300.0, seed=1, most_calls=4):
             )
             calls.append(call)
         at = rng.random() * seconds
-        made.append(Interaction(f"run-{number}", "t", "app", f"u{user}", at, tuple(calls)))
+        made.append(TraceInteraction(f"run-{number}", "t", "app", f"u{user}", at, tuple(calls)))
     return Trace("made", BLOCK, ()).with_interactions(made)
 
 
@@ -151,7 +151,7 @@ class History:
     @property
     def workers(self):
         costs = self._costs
-        return Workers(
+        return PreviewWorkers(
             MODEL,
             self._workers,
             costs.kv_capacity_tokens,

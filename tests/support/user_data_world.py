@@ -21,7 +21,7 @@ from fairserve.platform.reporting.usage.levels import TABLES
 from fairserve.platform.reporting.usage.marks import mark_rows
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.serving.programs import repository as programs
-from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
+from fairserve.platform.serving.programs.repository import ProgramChange, ProgramKey, SavedProgram
 
 USER = "Ann O'Neil/ä?&%#\"\\ <ann@example.org>"
 PERSONAL = (USER, "ann@example.org", "letters-to-ann", "ann-draft", "anns-agent", "dear ann")
@@ -188,7 +188,7 @@ class World:
                 "nodes": {f"n{number}": {"output": "dear ann"} for number in range(250)},
                 "tasks": {"n0": {"state": "done"}},
             }
-            programs.apply(session, [Change(key, steps)])
+            programs.apply(session, [ProgramChange(key, steps)])
             plant_responses(session, key, user, datetime.fromtimestamp(self.began_at, UTC))
         records = self.records(tenant, app, user)
         self.write(*records, [self.opened(tenant, app, user)])

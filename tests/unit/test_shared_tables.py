@@ -26,7 +26,7 @@ from fairserve.platform.control.retries import RecentAttempts
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.monitoring.tracing.call_tracer import CallTracer
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
-from fairserve.platform.serving.batches.execution import ExecutionOptions
+from fairserve.platform.serving.batches.execution import BatchExecutionOptions
 from fairserve.platform.serving.batches.service import Batches, BatchOptions
 from fairserve.platform.serving.bodies import BodyMemory
 from fairserve.platform.serving.messages.endpoint import TokenCounts
@@ -70,7 +70,7 @@ def taking(take):
 
 
 def batches(**options):
-    execution = ExecutionOptions(max_line_bytes=1)
+    execution = BatchExecutionOptions(max_line_bytes=1)
     return Batches(None, None, {}, BatchOptions(execution=execution, **options))
 
 

@@ -19,7 +19,7 @@ from fairserve.benchmarks.bench.report import details, table
 from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.several_values import SeveralValues
-from fairserve.platform.base.command_line import FAILED, App, CommandError, taking
+from fairserve.platform.base.command_line import FAILED, CommandError, CommandGroup, taking
 
 
 def bench(options: EngineBenchOptions, scale: float = 1.0) -> None:
@@ -79,7 +79,7 @@ def command_of(options: EngineBenchOptions) -> str:
     return command_line("fairserve bench engine", settings)
 
 
-app = App()
+app = CommandGroup()
 app.command("engine", cls=SeveralValues, epilog=f"Figures: {', '.join(f.name for f in FIGURES)}")(
     taking(EngineBenchOptions)(bench)
 )

@@ -10,8 +10,13 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairserve.benchmarks.bench.engine.workloads import Workload
-from fairserve.engine.torch.bench.runner import Outcome, Request, Runner, UnavailableError
+from fairserve.benchmarks.bench.engine.workloads import EngineWorkload
+from fairserve.engine.torch.bench.runner import (
+    Runner,
+    RunnerOutcome,
+    RunnerRequest,
+    RunnerUnavailableError,
+)
 
 Say = Callable[[str], None]
 
@@ -21,7 +26,7 @@ class DisagreementError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ContestRun:
     """One workload of one round on one engine."""
 
     tokens_per_s: float
@@ -40,10 +45,10 @@ class Contest:
     say: Say = lambda text: None
     unavailable: dict[str, str] = field(default_factory=dict)
     """Reason why an engine did not participate, by its name."""
-    runs: dict[str, dict[str, list[Run]]] = field(default_factory=dict)
+    runs: dict[str, dict[str, list[ContestRun]]] = field(default_factory=dict)
     """Runs by workload and engine, one per round."""
 
-    def check(self, workload: Workload) -> None:
+    def check(self, workload: EngineWorkload) -> None:
         """Check that all engines give the same tokens. Raises DisagreementError otherwise."""
         requests = workload.make(self.vocabulary, seed=0)
         outputs = {
@@ -58,13 +63,13 @@ class Contest:
                     "requests"
                 )
 
-    def warm_up(self, workload: Workload) -> None:
+    def warm_up(self, workload: EngineWorkload) -> None:
         """Run one round with short outputs that does not count."""
         requests = workload.shortened(4).make(self.vocabulary, seed=0)
         for _ in self._turn(requests, list(self.runners)):
             pass
 
-    def round(self, number: int, workload: Workload) -> None:
+    def round(self, number: int, workload: EngineWorkload) -> None:
         """Run one workload once on every engine; ``number`` seeds the tokens and rotates the order."""
         requests = workload.make(self.vocabulary, seed=number + 1)
         names = list(self.runners)
@@ -75,7 +80,9 @@ class Contest:
         of_workload = self.runs.setdefault(workload.name, {})
         for name, outcome in outcomes.items():
             alike = sum(a == b for a, b in zip(outcome.outputs, expected, strict=True))
-            run = Run(outcome.tokens_per_s(requests), outcome.first_token_s, alike / len(requests))
+            run = ContestRun(
+                outcome.tokens_per_s(requests), outcome.first_token_s, alike / len(requests)
+            )
             of_workload.setdefault(name, []).append(run)
 
     def close(self) -> None:
@@ -84,12 +91,14 @@ class Contest:
             runner.close()
         self.runners.clear()
 
-    def _turn(self, requests: Sequence[Request], names: Sequence[str]) -> list[tuple[str, Outcome]]:
+    def _turn(
+        self, requests: Sequence[RunnerRequest], names: Sequence[str]
+    ) -> list[tuple[str, RunnerOutcome]]:
         outcomes = []
         for name in names:
             try:
                 outcome = self.runners[name].run(requests)
-            except UnavailableError as error:
+            except RunnerUnavailableError as error:
                 self._drop(name, str(error))
                 continue
             counts = [len(output) for output in outcome.outputs]
@@ -116,7 +125,7 @@ def enter(
     for name, make in makers.items():
         try:
             contest.runners[name] = make()
-        except UnavailableError as error:
+        except RunnerUnavailableError as error:
             say(f"{name} takes no part: {error}")
             contest.unavailable[name] = str(error)
     return contest

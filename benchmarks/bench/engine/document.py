@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from fairserve.benchmarks.bench.engine.contest import Run
-from fairserve.benchmarks.bench.engine.workloads import Workload
+from fairserve.benchmarks.bench.engine.contest import ContestRun
+from fairserve.benchmarks.bench.engine.workloads import EngineWorkload
 from fairserve.benchmarks.bench.measure import percentile
 from fairserve.benchmarks.bench.report import number
 from fairserve.benchmarks.text_table import aligned
-from fairserve.engine.torch.bench.runner import Limits
+from fairserve.engine.torch.bench.runner import RunnerLimits
 
-Runs = Mapping[str, Mapping[str, Sequence[Run]]]
+Runs = Mapping[str, Mapping[str, Sequence[ContestRun]]]
 """Runs by workload and engine, one per round."""
 
 METHOD = {
@@ -27,7 +27,9 @@ METHOD = {
 }
 
 
-def workload_plain(workload: Workload, runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
+def workload_plain(
+    workload: EngineWorkload, runs: Mapping[str, Sequence[ContestRun]]
+) -> dict[str, Any]:
     """Return one workload's sizes and the results of each engine."""
     sizes = workload.sizes()
     return {
@@ -39,7 +41,7 @@ def workload_plain(workload: Workload, runs: Mapping[str, Sequence[Run]]) -> dic
     }
 
 
-def _engine_plain(runs: Sequence[Run]) -> dict[str, Any]:
+def _engine_plain(runs: Sequence[ContestRun]) -> dict[str, Any]:
     rates = [run.tokens_per_s for run in runs]
     first_s = [at_s for run in runs for at_s in run.first_token_s]
     return {
@@ -49,7 +51,7 @@ def _engine_plain(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def limits_plain(limits: Limits) -> dict[str, int]:
+def limits_plain(limits: RunnerLimits) -> dict[str, int]:
     """Return the size limits of the engines."""
     return {
         "kv_tokens": limits.kv_tokens,

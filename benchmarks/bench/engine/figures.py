@@ -11,8 +11,8 @@ from dataclasses import replace
 from statistics import median
 
 from fairserve.benchmarks.bench.engine.breakdown import break_down, full_decodes
-from fairserve.benchmarks.bench.engine.contest import Run
-from fairserve.benchmarks.bench.figure import Figure, Result
+from fairserve.benchmarks.bench.engine.contest import ContestRun
+from fairserve.benchmarks.bench.figure import BenchResult, Figure
 from fairserve.engine.torch.bench.runner import TimedStep
 
 OURS, CONTINUOUS, GENERATE = "fairserve", "transformers cb", "generate"
@@ -48,7 +48,7 @@ SIMULATOR = Figure("simulator_error", "share", "by which the fitted simulator is
 FIGURES: Sequence[Figure] = (*(figure for figure, _ in RATIOS.values()), OVERHEAD, SIMULATOR)
 
 
-def ratios(runs: Mapping[str, Mapping[str, Sequence[Run]]]) -> list[Result]:
+def ratios(runs: Mapping[str, Mapping[str, Sequence[ContestRun]]]) -> list[BenchResult]:
     """Return the ratios; a figure whose engine did not run is omitted."""
     results = []
     for workload, (figure, peer) in RATIOS.items():
@@ -63,14 +63,14 @@ def ratios(runs: Mapping[str, Mapping[str, Sequence[Run]]]) -> list[Result]:
             f"{name} tok/s": median(run.tokens_per_s for run in of_engine)
             for name, of_engine in of_workload.items()
         }
-        results.append(Result(replace(figure, peers=rates), values, {}))
+        results.append(BenchResult(replace(figure, peers=rates), values, {}))
     return results
 
 
-def overhead(rounds: Sequence[Sequence[TimedStep]]) -> Result:
+def overhead(rounds: Sequence[Sequence[TimedStep]]) -> BenchResult:
     """Return the overhead of the steps of each round."""
     decodes = [full_decodes(steps) for steps in rounds]
     values = tuple(break_down(steps).overhead for steps in decodes)
     whole = break_down([step for steps in decodes for step in steps])
     parts = {f"{part}_ms": value for part, value in whole.parts_ms.items()}
-    return Result(OVERHEAD, values, {"step_ms": whole.step_ms, **parts})
+    return BenchResult(OVERHEAD, values, {"step_ms": whole.step_ms, **parts})

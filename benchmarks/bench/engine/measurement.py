@@ -26,21 +26,21 @@ from fairserve.benchmarks.bench.engine.figures import (
 from fairserve.benchmarks.bench.engine.floor import DeviceRates, ModelSizes, against_floor
 from fairserve.benchmarks.bench.engine.options import EngineBenchOptions
 from fairserve.benchmarks.bench.engine.simulated_run import LoadRuns, compare
-from fairserve.benchmarks.bench.engine.workloads import Workload, guard, limits, workloads
-from fairserve.benchmarks.bench.figure import Result
+from fairserve.benchmarks.bench.engine.workloads import EngineWorkload, guard, limits, workloads
+from fairserve.benchmarks.bench.figure import BenchResult
 from fairserve.benchmarks.machine import machine
 from fairserve.engine.simulated.pass_fit import fit, knots_of
 from fairserve.engine.torch.bench import device as on
 from fairserve.engine.torch.bench.continuous import ContinuousBatching
 from fairserve.engine.torch.bench.generate import Generate
 from fairserve.engine.torch.bench.memory import peak_bytes
-from fairserve.engine.torch.bench.ours import FairServe
+from fairserve.engine.torch.bench.ours import OurEngine
 from fairserve.engine.torch.bench.passes import PassGrid
 from fairserve.engine.torch.bench.runner import (
-    Limits,
     Runner,
+    RunnerLimits,
+    RunnerUnavailableError,
     TimedStep,
-    UnavailableError,
 )
 from fairserve.engine.torch.bench.shapes import build, parameter_counts, served, twin
 from fairserve.engine.torch.model_loader import LoadedModel
@@ -48,21 +48,21 @@ from fairserve.engine.torch.model_loader import LoadedModel
 PACKAGES = ("fairserve", "torch", "transformers", "numpy")
 _GUARD_SHAPE = "5m"
 """Shape that replaces a model whose number type is too coarse for equal tokens."""
-_GUARD_LIMITS = Limits(kv_tokens=4096, max_batch=8, token_budget=64)
+_GUARD_LIMITS = RunnerLimits(kv_tokens=4096, max_batch=8, token_budget=64)
 _BREAKDOWN = "b32"
 _FIT_BATCH = 32
 """Maximum sequences while passes are measured on a CPU: a worker's default."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredEngine:
     """The document, and its figures with their values."""
 
     document: dict[str, Any]
-    results: list[Result]
+    results: list[BenchResult]
 
 
-def measure(options: EngineBenchOptions, say: Say, scale: float = 1.0) -> Measured:
+def measure(options: EngineBenchOptions, say: Say, scale: float = 1.0) -> MeasuredEngine:
     """Run the measurements that the options select. A smaller ``scale`` is for tests.
 
     Raises DisagreementError, and ValueError for an unavailable device or number type.
@@ -109,7 +109,7 @@ def measure(options: EngineBenchOptions, say: Say, scale: float = 1.0) -> Measur
                 size = replace(size, max_batch=min(size.max_batch, _FIT_BATCH))
             results.append(_fit(ours, size, options.fit, options.rounds, scale, document, say))
     document["figures"] = [result.to_plain() for result in results]
-    return Measured(document, results)
+    return MeasuredEngine(document, results)
 
 
 def _sizes(loaded: LoadedModel) -> ModelSizes:
@@ -126,10 +126,10 @@ def _sizes(loaded: LoadedModel) -> ModelSizes:
 
 
 def _makers(
-    loaded: LoadedModel, ours: LoadedModel, size: Limits
+    loaded: LoadedModel, ours: LoadedModel, size: RunnerLimits
 ) -> dict[str, Callable[[], Runner]]:
     return {
-        OURS: lambda: FairServe(ours, size),
+        OURS: lambda: OurEngine(ours, size),
         CONTINUOUS: lambda: ContinuousBatching(twin(loaded), size),
         GENERATE: lambda: Generate(twin(loaded)),
     }
@@ -141,13 +141,13 @@ def _makers(
 def _contest(
     loaded: LoadedModel,
     ours: LoadedModel,
-    size: Limits,
-    chosen: Sequence[Workload],
+    size: RunnerLimits,
+    chosen: Sequence[EngineWorkload],
     rounds: int,
     deadline_s: float,
     document: dict[str, Any],
     say: Say,
-) -> list[Result]:
+) -> list[BenchResult]:
     on.release()
     contest = enter(_makers(loaded, ours, size), loaded.vocabulary, say)
     recorded: list[list[TimedStep]] = []
@@ -163,7 +163,7 @@ def _contest(
                 contest.round(number, workload)
                 if workload.name == _BREAKDOWN:
                     runner = contest.runners[OURS]
-                    assert isinstance(runner, FairServe)
+                    assert isinstance(runner, OurEngine)
                     seed = rounds + number + 1
                     recorded.append(runner.record(workload.make(loaded.vocabulary, seed)))
     finally:
@@ -204,7 +204,7 @@ def _guard(loaded: LoadedModel, ours: LoadedModel, say: Say) -> None:
 
 
 def _memory(
-    loaded: LoadedModel, ours: LoadedModel, size: Limits, workload: Workload, say: Say
+    loaded: LoadedModel, ours: LoadedModel, size: RunnerLimits, workload: EngineWorkload, say: Say
 ) -> dict[str, int | None]:
     """Return the peak memory of each engine beyond the weights, measured one after another."""
     peaks: dict[str, int | None] = {}
@@ -218,7 +218,9 @@ def _memory(
             finally:
                 runner.close()
 
-        with contextlib.suppress(UnavailableError):  # its reason is reported when engines enter
+        with contextlib.suppress(
+            RunnerUnavailableError
+        ):  # its reason is reported when engines enter
             peaks[name] = peak_bytes(phase, loaded.device)
     return peaks
 
@@ -228,16 +230,16 @@ def _memory(
 
 def _fit(
     loaded: LoadedModel,
-    size: Limits,
+    size: RunnerLimits,
     out: Path,
     rounds: int,
     scale: float,
     document: dict[str, Any],
     say: Say,
-) -> Result:
+) -> BenchResult:
     on_gpu = loaded.device.type == "cuda"
     on.release()
-    runner = FairServe(loaded, size)
+    runner = OurEngine(loaded, size)
     try:
         grid = PassGrid(runner, size, loaded.vocabulary)
         say("passes and load: warming up")

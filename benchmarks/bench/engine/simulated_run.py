@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from fairserve.benchmarks.bench.engine.figures import SIMULATOR
-from fairserve.benchmarks.bench.engine.workloads import Workload
-from fairserve.benchmarks.bench.figure import Result
+from fairserve.benchmarks.bench.engine.workloads import EngineWorkload
+from fairserve.benchmarks.bench.figure import BenchResult
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay import Replay
-from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
-from fairserve.engine.torch.bench.runner import Outcome, Request
+from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.torch.bench.runner import RunnerOutcome, RunnerRequest
 from fairserve.scheduling.registry import SYSTEMS
 
 BLOCK_TOKENS = 16
@@ -31,15 +31,15 @@ _SPREAD = 0.7
 """Period of the arrivals, relative to the time of all requests at once."""
 
 Times = dict[str, float]
-RunAt = Callable[[Sequence[Request], Sequence[float]], Outcome]
+RunAt = Callable[[Sequence[RunnerRequest], Sequence[float]], RunnerOutcome]
 
 
-def load(vocabulary: int, seed: int, on_gpu: bool, scale: float = 1.0) -> list[Request]:
+def load(vocabulary: int, seed: int, on_gpu: bool, scale: float = 1.0) -> list[RunnerRequest]:
     """Return prompts and outputs of mixed lengths; a third of the prompts share a prefix."""
     unit = 4 if on_gpu else 1
     prompts, outputs = (16 * unit, 320 * unit), (8, 64)
-    alone = Workload("alone", 32, prompts, outputs)
-    shared = Workload("shared", 16, prompts, outputs, shared_tokens=128 * unit)
+    alone = EngineWorkload("alone", 32, prompts, outputs)
+    shared = EngineWorkload("shared", 16, prompts, outputs, shared_tokens=128 * unit)
     requests = [
         request
         for workload in (alone, shared)
@@ -56,11 +56,13 @@ def spread(count: int, over_s: float) -> list[float]:
     return [float(at_s) for at_s in times - times[0]]
 
 
-def simulate(costs: CostModel, requests: Sequence[Request], arrivals_s: Sequence[float]) -> Times:
+def simulate(
+    costs: CostModel, requests: Sequence[RunnerRequest], arrivals_s: Sequence[float]
+) -> Times:
     """Replay these requests; return the time of the last token, and the mean time to the first."""
     blocks = _block_ids(requests)
     runs = [
-        Interaction(
+        TraceInteraction(
             f"request-{number}",
             tenant="bench",
             app="bench",
@@ -111,12 +113,12 @@ class LoadRuns:
             times = {"total_s": outcome.wall_s, "mean_ttft_s": fmean(outcome.first_token_s)}
             self.measured[name].append(times)
 
-    def _load(self) -> list[Request]:
+    def _load(self) -> list[RunnerRequest]:
         self._drawn += 1
         return load(self._vocabulary, self._drawn, self._on_gpu, self._scale)
 
 
-def compare(costs: CostModel, runs: LoadRuns) -> tuple[Result, dict[str, Any]]:
+def compare(costs: CostModel, runs: LoadRuns) -> tuple[BenchResult, dict[str, Any]]:
     """Return the figure, and both times of both patterns.
 
     The figure is the largest of four errors, each relative to the median over the rounds; its
@@ -147,7 +149,7 @@ def compare(costs: CostModel, runs: LoadRuns) -> tuple[Result, dict[str, Any]]:
         for name, of_pattern in replay.items()
         for key, held in of_pattern.items()
     }
-    return Result(SIMULATOR, errors, details, max(map(abs, details.values()))), replay
+    return BenchResult(SIMULATOR, errors, details, max(map(abs, details.values()))), replay
 
 
 def _held_against(simulated_s: float, measured_s: Sequence[float]) -> dict[str, Any]:
@@ -160,7 +162,7 @@ def _held_against(simulated_s: float, measured_s: Sequence[float]) -> dict[str, 
     }
 
 
-def _block_ids(requests: Sequence[Request]) -> Iterator[tuple[tuple[int, int], ...]]:
+def _block_ids(requests: Sequence[RunnerRequest]) -> Iterator[tuple[tuple[int, int], ...]]:
     """Yield the ids of each prompt's full blocks; equal prefixes have equal ids."""
     ids: dict[tuple[int, tuple[int, ...]], int] = {}
     for request in requests:

@@ -45,7 +45,7 @@ KINDS: tuple[Kind, ...] = ("whole", "stream")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CallShape:
     """Calls of one kind with one number of output tokens."""
 
     kind: Kind
@@ -60,7 +60,7 @@ class Shape:
 class Bodies:
     """Request bodies of one shape, of which no two have the same prompt. Cost: 3 us a body."""
 
-    def __init__(self, shape: Shape, *, first: int = 0, hold_s: float = 0.0) -> None:
+    def __init__(self, shape: CallShape, *, first: int = 0, hold_s: float = 0.0) -> None:
         """Number the calls from ``first``; the worker pauses each for ``hold_s``."""
         self._number = first
         system = f"You answer in one word.{words(_SYSTEM_WORDS, _SEED)}"

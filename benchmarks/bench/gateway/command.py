@@ -11,14 +11,20 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from fairserve.benchmarks.bench.figure import Result
+from fairserve.benchmarks.bench.figure import BenchResult
 from fairserve.benchmarks.bench.figures_command import say
 from fairserve.benchmarks.bench.measure import MIN_ROUNDS
 from fairserve.benchmarks.bench.report import details, table, to_plain
 from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
-from fairserve.platform.base.command_line import FAILED, App, CommandError, file_to_write, taking
+from fairserve.platform.base.command_line import (
+    FAILED,
+    CommandError,
+    CommandGroup,
+    file_to_write,
+    taking,
+)
 
 METHOD = {
     "value": "median over the rounds; ratios are taken within a round",
@@ -74,7 +80,7 @@ def bench(options: GatewayBenchOptions, **sizes: Any) -> None:
     from fairserve.benchmarks.bench.gateway.figures import results
     from fairserve.benchmarks.bench.gateway.gateways import litellm_version
     from fairserve.benchmarks.bench.gateway.measurement import MeasurementError, Plan, measure
-    from fairserve.benchmarks.bench.gateway.processes import StartError
+    from fairserve.benchmarks.bench.gateway.processes import BenchStartError
 
     mark = present_mark("gateway", command_of(options))
     begin_s = time.monotonic()
@@ -84,7 +90,7 @@ def bench(options: GatewayBenchOptions, **sizes: Any) -> None:
         if options.litellm is not None:
             found["versions"]["litellm"] = litellm_version(options.litellm)
         measured = measure(plan, options.litellm, say)
-    except (StartError, MeasurementError) as error:
+    except (BenchStartError, MeasurementError) as error:
         raise CommandError(str(error), FAILED) from error
     figures = results(measured)
     _print(figures, found, plan.rounds, time.monotonic() - begin_s)
@@ -109,7 +115,7 @@ def command_of(options: GatewayBenchOptions) -> str:
     return command_line("fairserve bench gateway", settings)
 
 
-def _print(figures: list[Result], found: dict[str, Any], rounds: int, took_s: float) -> None:
+def _print(figures: list[BenchResult], found: dict[str, Any], rounds: int, took_s: float) -> None:
     print()
     print(table(figures))
     print()
@@ -123,7 +129,7 @@ def _print(figures: list[Result], found: dict[str, Any], rounds: int, took_s: fl
     )
 
 
-app = App()
+app = CommandGroup()
 app.command(
     "gateway",
     epilog="Figures: gateway_{embedded,litellm}_{whole,stream}_{4,64,256}_{cpu_us,max_rps,"

@@ -10,11 +10,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import median
 
-from fairserve.benchmarks.bench.figure import Figure, Result
-from fairserve.benchmarks.bench.gateway.calls import KINDS, Shape
+from fairserve.benchmarks.bench.figure import BenchResult, Figure
+from fairserve.benchmarks.bench.gateway.calls import KINDS, CallShape
 from fairserve.benchmarks.bench.gateway.gateways import EMBEDDED, LITELLM
-from fairserve.benchmarks.bench.gateway.load import Outcome
-from fairserve.benchmarks.bench.gateway.measurement import TOKENS, Measured, Rest, Turn
+from fairserve.benchmarks.bench.gateway.load import LoadOutcome
+from fairserve.benchmarks.bench.gateway.measurement import (
+    TOKENS,
+    GatewayTurn,
+    MeasuredGateway,
+    Rest,
+)
 from fairserve.benchmarks.bench.measure import percentile
 
 GATEWAYS = (EMBEDDED, LITELLM)
@@ -30,18 +35,22 @@ class _Quantity:
     name: str
     unit: str
     what: str
-    of: Callable[[Sequence[Turn]], float]
+    of: Callable[[Sequence[GatewayTurn]], float]
     """Returns the value of one or more turns."""
     higher_is_better: bool = False
 
     def result(
-        self, gateway: str, shape: Shape, turns: Sequence[Turn], details: Mapping[str, float]
-    ) -> Result:
+        self,
+        gateway: str,
+        shape: CallShape,
+        turns: Sequence[GatewayTurn],
+        details: Mapping[str, float],
+    ) -> BenchResult:
         """Return the values of the rounds, and that of all rounds together."""
         values = tuple(self.of([turn]) for turn in turns)
-        return Result(self.figure(gateway, shape), values, details, self.of(turns))
+        return BenchResult(self.figure(gateway, shape), values, details, self.of(turns))
 
-    def figure(self, gateway: str, shape: Shape) -> Figure:
+    def figure(self, gateway: str, shape: CallShape) -> Figure:
         """Return the figure of one gateway and one shape of calls."""
         kind = "not streamed" if shape.kind == "whole" else "streamed"
         return Figure(
@@ -53,13 +62,13 @@ class _Quantity:
         )
 
 
-def added_ms(turns: Sequence[Turn], share: float, *, first: bool = False) -> float:
+def added_ms(turns: Sequence[GatewayTurn], share: float, *, first: bool = False) -> float:
     """Return by how much this percentile of all calls is later than without a gateway.
 
     It is of the time to the end of the answer, or to its ``first`` token.
     """
 
-    def of(outcomes: Iterable[Outcome]) -> float:
+    def of(outcomes: Iterable[LoadOutcome]) -> float:
         each = (found.first_ms if first else found.total_ms for found in outcomes)
         return percentile(list(chain.from_iterable(each)), share)
 
@@ -99,7 +108,7 @@ _RESTS: tuple[tuple[str, str, str, Callable[[Rest], float]], ...] = (
 
 def figure_names() -> list[str]:
     """Return the names of all figures with the default shapes."""
-    shapes = [Shape(kind, tokens) for kind in KINDS for tokens in TOKENS]
+    shapes = [CallShape(kind, tokens) for kind in KINDS for tokens in TOKENS]
     of_calls = [
         quantity.figure(gateway, shape).name
         for gateway in GATEWAYS
@@ -111,19 +120,19 @@ def figure_names() -> list[str]:
     return [*of_calls, *of_rest, *ratios, TOKENISING.name]
 
 
-def results(measured: Measured) -> list[Result]:
+def results(measured: MeasuredGateway) -> list[BenchResult]:
     """Return all figures of what was measured."""
     return [
         *_with_peers(list(_of_calls(measured))),
         *_with_peers(list(_of_rest(measured))),
         *_ratios(measured),
-        Result(
+        BenchResult(
             TOKENISING, tuple(measured.tokenising_us), {"prompt_tokens": measured.prompt_tokens}
         ),
     ]
 
 
-def _of_calls(measured: Measured) -> Iterator[tuple[str, Result]]:
+def _of_calls(measured: MeasuredGateway) -> Iterator[tuple[str, BenchResult]]:
     for gateway, shapes in measured.turns.items():
         for shape, turns in shapes.items():
             details = _details(turns)
@@ -132,7 +141,7 @@ def _of_calls(measured: Measured) -> Iterator[tuple[str, Result]]:
                 yield gateway, quantity.result(gateway, shape, turns, details)
 
 
-def _details(turns: Sequence[Turn]) -> dict[str, float]:
+def _details(turns: Sequence[GatewayTurn]) -> dict[str, float]:
     return {
         "at_rps": median(turn.rate for turn in turns),
         "calls": sum(turn.through.calls for turn in turns),
@@ -143,14 +152,14 @@ def _details(turns: Sequence[Turn]) -> dict[str, float]:
     }
 
 
-def _of_rest(measured: Measured) -> Iterator[tuple[str, Result]]:
+def _of_rest(measured: MeasuredGateway) -> Iterator[tuple[str, BenchResult]]:
     for gateway, rests in measured.rests.items():
         for name, unit, what, of in _RESTS:
             figure = Figure(f"gateway_{gateway}_{name}", unit, what, None)
-            yield gateway, Result(figure, tuple(map(of, rests)), {})
+            yield gateway, BenchResult(figure, tuple(map(of, rests)), {})
 
 
-def _with_peers(found: Sequence[tuple[str, Result]]) -> list[Result]:
+def _with_peers(found: Sequence[tuple[str, BenchResult]]) -> list[BenchResult]:
     """Return the results, each with the values of the other gateways for the same quantity."""
     values: dict[str, dict[str, float]] = {}
     for gateway, result in found:
@@ -166,11 +175,11 @@ def _with_peers(found: Sequence[tuple[str, Result]]) -> list[Result]:
     return with_peers
 
 
-def _quantity(gateway: str, result: Result) -> str:
+def _quantity(gateway: str, result: BenchResult) -> str:
     return result.figure.name.removeprefix(f"gateway_{gateway}_")
 
 
-def _ratio(shape: Shape) -> Figure:
+def _ratio(shape: CallShape) -> Figure:
     return Figure(
         f"gateway_{LITELLM}_over_{EMBEDDED}_{shape.name}_cpu",
         "x",
@@ -180,11 +189,11 @@ def _ratio(shape: Shape) -> Figure:
     )
 
 
-def _ratios(measured: Measured) -> Iterator[Result]:
+def _ratios(measured: MeasuredGateway) -> Iterator[BenchResult]:
     """Yield LiteLLM's CPU time over FairServe's; ratios are taken within a round."""
     if LITELLM not in measured.turns:
         return
     for shape, turns in measured.turns[EMBEDDED].items():
         theirs = measured.turns[LITELLM][shape]
         values = tuple(their.cpu_us / our.cpu_us for our, their in zip(turns, theirs, strict=True))
-        yield Result(_ratio(shape), values, {})
+        yield BenchResult(_ratio(shape), values, {})

@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol
 
 from fairserve.benchmarks.bench.gateway.calls import MODEL
 from fairserve.benchmarks.bench.gateway.processes import (
-    Process,
-    StartError,
+    BenchProcess,
+    BenchStartError,
     Tree,
     free_port,
     wait_until,
@@ -100,7 +100,7 @@ class _Started:
     ) -> None:
         """Start it, wait until the path ``ready`` answers, and set it up. Raises StartError."""
         self.url, self._ready = url, url + ready
-        self._start = partial(Process, command, log, cores=cores, env=env)
+        self._start = partial(BenchProcess, command, log, cores=cores, env=env)
         self._begin()
 
     def _begin(self) -> None:
@@ -244,7 +244,7 @@ def litellm_version(environment: Path) -> str:
             [python, "-c", script], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError) as error:
-        raise StartError(
+        raise BenchStartError(
             f"{environment} has no LiteLLM; `make litellm` makes .venv-litellm"
         ) from error
     return done.stdout.strip()
@@ -268,4 +268,4 @@ def _asked(url: str, key: str, body: dict[str, Any] | None = None) -> dict[str, 
             found: dict[str, Any] = json.loads(answer.read())
             return found
     except urllib.error.HTTPError as error:
-        raise StartError(f"{url} answers {error.code}: {error.read(300)!r}") from error
+        raise BenchStartError(f"{url} answers {error.code}: {error.read(300)!r}") from error

@@ -1,8 +1,8 @@
 """The clients of the benchmark, in a process of their own: ``python -m ...load``.
 
-It reads a :class:`Load` as JSON from each line of its standard input, sends its calls, and writes a
-:class:`Outcome` as a line of JSON. Connections are kept alive, and every answer is checked: its status,
-the number of its tokens, and the end of its stream.
+It reads a :class:`GatewayLoad` as JSON from each line of its standard input, sends its calls, and writes
+a :class:`LoadOutcome` as a line of JSON. Connections are kept alive, and every answer is checked: its
+status, the number of its tokens, and the end of its stream.
 
 *Closed* loads keep a number of calls open, and measure how many complete in a second. *Open* loads
 send calls at random times (a Poisson process) at a rate; a call's latency counts from the time at which
@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from fairserve.benchmarks.bench.gateway.calls import PATH, TOKEN, Bodies, Kind, Shape
+from fairserve.benchmarks.bench.gateway.calls import PATH, TOKEN, Bodies, CallShape, Kind
 
 CALL_TIMEOUT_S = 60.0
 MAX_ERRORS = 3
@@ -39,7 +39,7 @@ _SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class GatewayLoad:
     """The calls of one phase."""
 
     url: str
@@ -65,7 +65,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoadOutcome:
     """Calls and times that the clients observed."""
 
     calls: int
@@ -80,11 +80,11 @@ class Outcome:
     errors: list[str] = field(default_factory=list)
 
 
-class CallFailedError(Exception):
+class LoadFailedError(Exception):
     """A call was not answered as expected."""
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One connection, which carries one call at a time."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         self.first_s = 0.0
         """Time of the first token."""
 
-    async def call(self, request: bytes, shape: Shape, timeout_s: float) -> None:
+    async def call(self, request: bytes, shape: CallShape, timeout_s: float) -> None:
         """Send a request, and wait for the whole answer. Raises CallFailedError."""
         self._reset()
         self._answered = asyncio.get_running_loop().create_future()
@@ -110,15 +110,15 @@ class Connection(asyncio.Protocol):
             await asyncio.wait_for(self._answered, timeout_s)
         except TimeoutError:
             self._transport.abort()
-            raise CallFailedError(f"no end within {timeout_s:g} s") from None
+            raise LoadFailedError(f"no end within {timeout_s:g} s") from None
         status = self._parser.get_status_code()
         shown = self._start.decode(errors="replace")
         if status != 200:
-            raise CallFailedError(f"{status} {shown}")
+            raise LoadFailedError(f"{status} {shown}")
         if self.tokens != shape.tokens:
-            raise CallFailedError(f"{self.tokens} tokens instead of {shape.tokens}: {shown}")
+            raise LoadFailedError(f"{self.tokens} tokens instead of {shape.tokens}: {shown}")
         if shape.kind == "stream" and not self._tail.endswith(_END):
-            raise CallFailedError(f"the stream does not end with [DONE]: {self._tail!r}")
+            raise LoadFailedError(f"the stream does not end with [DONE]: {self._tail!r}")
 
     def close(self) -> None:
         """Close the connection."""
@@ -163,36 +163,36 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, message: str) -> None:
         if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(CallFailedError(message))
+            self._answered.set_exception(LoadFailedError(message))
 
 
-class Clients:
+class LoadClients:
     """Sends the calls of one load."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: GatewayLoad) -> None:
         """Send nothing yet."""
         url = urlsplit(load.url)
         self._host, self._port = url.hostname or "", url.port or 80
         self._load = load
-        self._shape = Shape(load.kind, load.tokens)
+        self._shape = CallShape(load.kind, load.tokens)
         self._bodies = Bodies(self._shape, first=load.seed * 1_000_000, hold_s=load.hold_s)
         self._head = (
             f"POST {PATH} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\naccept: */*\r\n"
             f"authorization: Bearer {load.key}\r\ncontent-type: application/json\r\ncontent-length: "
         ).encode()
-        self._idle: list[Connection] = []
+        self._idle: list[LoadConnection] = []
         self._total_s: list[float] = []
         self._first_s: list[float] = []
         self._failed = 0
         self._errors: list[str] = []
 
-    async def run(self) -> Outcome:
+    async def run(self) -> LoadOutcome:
         """Send all calls; return the outcome. Raises TimeoutError after ``limit_s``."""
         async with asyncio.timeout(self._load.limit_s + self._load.timeout_s):
             rps = await (self._closed() if self._load.concurrency else self._open())
         for connection in self._idle:
             connection.close()
-        return Outcome(
+        return LoadOutcome(
             len(self._total_s),
             self._failed,
             rps,
@@ -243,7 +243,7 @@ class Clients:
             body = self._bodies.next()
             request = b"%s%d\r\n\r\n%s" % (self._head, len(body), body)
             await connection.call(request, self._shape, self._load.timeout_s)
-        except (CallFailedError, OSError) as error:
+        except (LoadFailedError, OSError) as error:
             self._failed += 1
             if len(self._errors) < MAX_ERRORS:
                 self._errors.append(str(error))
@@ -253,13 +253,13 @@ class Clients:
         if connection.usable:
             self._idle.append(connection)
 
-    async def _connection(self) -> Connection:
+    async def _connection(self) -> LoadConnection:
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
                 return connection
         loop = asyncio.get_running_loop()
-        _, made = await loop.create_connection(Connection, self._host, self._port)
+        _, made = await loop.create_connection(LoadConnection, self._host, self._port)
         return made
 
 
@@ -290,7 +290,7 @@ async def serve() -> None:
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         answer: dict[str, Any]
         try:
-            answer = asdict(await Clients(Load(**json.loads(line))).run())
+            answer = asdict(await LoadClients(GatewayLoad(**json.loads(line))).run())
         except TimeoutError:
             answer = {"error": "the calls did not end in time"}
         print(json.dumps(answer), flush=True)

@@ -26,10 +26,10 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from fairserve.benchmarks.bench.gateway.calls import KINDS, Kind, Shape
+from fairserve.benchmarks.bench.gateway.calls import KINDS, CallShape, Kind
 from fairserve.benchmarks.bench.gateway.gateways import Direct, FairServe, Gateway, LiteLlm
-from fairserve.benchmarks.bench.gateway.load import Load, Outcome
-from fairserve.benchmarks.bench.gateway.processes import Process, interrupted_by_sigterm
+from fairserve.benchmarks.bench.gateway.load import GatewayLoad, LoadOutcome
+from fairserve.benchmarks.bench.gateway.processes import BenchProcess, interrupted_by_sigterm
 from fairserve.benchmarks.bench.gateway.tokenising import Tokenising
 from fairserve.benchmarks.bench.measure import percentile
 
@@ -72,13 +72,13 @@ class Plan:
     """Duration of a reading without calls, and half of that of open calls."""
 
     @property
-    def shapes(self) -> list[Shape]:
+    def shapes(self) -> list[CallShape]:
         """Return the shapes of the calls."""
-        return [Shape(kind, tokens) for kind in self.kinds for tokens in self.tokens]
+        return [CallShape(kind, tokens) for kind in self.kinds for tokens in self.tokens]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class GatewayTurn:
     """Readings of one gateway with calls of one shape in one round."""
 
     max_rps: float
@@ -88,9 +88,9 @@ class Turn:
     """Calls per second at half of the maximum."""
     cpu_us: float
     """CPU time of a call at half of the maximum."""
-    through: Outcome
+    through: LoadOutcome
     """The calls at half of the maximum."""
-    direct: Outcome
+    direct: LoadOutcome
     """The same calls without a gateway."""
 
 
@@ -106,14 +106,14 @@ class Rest:
 
 
 @dataclass(slots=True)
-class Measured:
+class MeasuredGateway:
     """All readings, a list entry per round."""
 
-    turns: dict[str, dict[Shape, list[Turn]]] = field(default_factory=dict)
+    turns: dict[str, dict[CallShape, list[GatewayTurn]]] = field(default_factory=dict)
     rests: dict[str, list[Rest]] = field(default_factory=dict)
     tokenising_us: list[float] = field(default_factory=list)
     prompt_tokens: int = 0
-    concurrency: dict[str, dict[Shape, int]] = field(default_factory=dict)
+    concurrency: dict[str, dict[CallShape, int]] = field(default_factory=dict)
     """Open calls of the closed loads."""
     crashes: dict[str, int] = field(default_factory=dict)
     """Crashes by gateway; what was measured then is measured again."""
@@ -123,7 +123,7 @@ def measure(
     plan: Plan,
     litellm: Path | None,
     say: Callable[[str], None] = lambda text: None,
-) -> Measured:
+) -> MeasuredGateway:
     """Start everything, measure, and stop it. Raises MeasurementError or StartError."""
     gateway_cores, other_cores = split_cores(usable_cores())
     with ExitStack() as stack:
@@ -158,7 +158,7 @@ def split_cores(cores: Sequence[int], gateway: int = 1) -> tuple[list[int], list
 class Bench:
     """The stub worker, the clients, and the phases that they carry out."""
 
-    def __init__(self, plan: Plan, worker: Process, clients: Process) -> None:
+    def __init__(self, plan: Plan, worker: BenchProcess, clients: BenchProcess) -> None:
         """Use running processes."""
         self.plan = plan
         self.worker_url = f"http://127.0.0.1:{worker.read()}"
@@ -166,14 +166,14 @@ class Bench:
         self._seeds = count(1)
         self.direct = Direct(self.worker_url)
 
-    def load(self, gateway: Gateway, shape: Shape, **load: float) -> Outcome:
+    def load(self, gateway: Gateway, shape: CallShape, **load: float) -> LoadOutcome:
         """Send calls to a gateway. Raises MeasurementError if more than 1 % fail."""
         self.begin(gateway, shape, **load)
         return self.end(gateway, shape)
 
-    def begin(self, gateway: Gateway, shape: Shape, **load: float) -> None:
+    def begin(self, gateway: Gateway, shape: CallShape, **load: float) -> None:
         """Begin to send calls; :meth:`end` waits for them."""
-        wanted = Load(
+        wanted = GatewayLoad(
             gateway.url,
             gateway.key,
             shape.kind,
@@ -183,13 +183,13 @@ class Bench:
         )
         self._clients.write(json.dumps(asdict(wanted)))
 
-    def end(self, gateway: Gateway, shape: Shape) -> Outcome:
+    def end(self, gateway: Gateway, shape: CallShape) -> LoadOutcome:
         """Wait for the calls. Raises MeasurementError if more than 1 % failed."""
         answer = json.loads(self._clients.read())
         where = f"{gateway.name}, {shape.name}"
         if "error" in answer:
             raise MeasurementError(f"{where}: {answer['error']}")
-        outcome = Outcome(**answer)
+        outcome = LoadOutcome(**answer)
         if outcome.failed > _MAX_FAILED_SHARE * (outcome.calls + outcome.failed):
             raise MeasurementError(
                 f"{where}: {outcome.failed} of {outcome.calls + outcome.failed} calls failed: "
@@ -198,8 +198,8 @@ class Bench:
         return outcome
 
     def costs(
-        self, gateway: Gateway, shape: Shape, idle_s: float, **load: float
-    ) -> tuple[Outcome, float]:
+        self, gateway: Gateway, shape: CallShape, idle_s: float, **load: float
+    ) -> tuple[LoadOutcome, float]:
         """Send calls; return the outcome, and the CPU time beyond that of the idle gateway.
 
         ``idle_s`` is that of a second.
@@ -211,14 +211,16 @@ class Bench:
         used_s = gateway.tree.cpu_s() - before_s
         return outcome, beyond_idle(used_s, idle_s, time.monotonic() - begin_s)
 
-    def concurrency(self, gateway: Gateway, shape: Shape) -> int:
+    def concurrency(self, gateway: Gateway, shape: CallShape) -> int:
         """Return the number of open calls that keeps a gateway busy, from a few calls one by one."""
         self.load(gateway, shape, concurrency=4, seconds=0.5, calls=12)
         outcome, cpu_s = self.costs(gateway, shape, 0.0, concurrency=4, seconds=0.5, calls=12)
         direct = self.load(self.direct, shape, concurrency=1, seconds=0.1)
         return busy_concurrency(percentile(direct.total_ms, 0.5) / 1000, cpu_s / outcome.calls)
 
-    def turn(self, gateway: Gateway, shape: Shape, concurrency: int, idle_s: float) -> Turn:
+    def turn(
+        self, gateway: Gateway, shape: CallShape, concurrency: int, idle_s: float
+    ) -> GatewayTurn:
         """Measure one gateway with calls of one shape. ``idle_s`` is its CPU time without calls."""
         busy, busy_s = self.costs(
             gateway, shape, idle_s, concurrency=concurrency, calls=3 * concurrency
@@ -226,7 +228,7 @@ class Bench:
         rate = busy.rps / 2
         half, half_s = self.costs(gateway, shape, idle_s, rate=rate, calls=self.plan.calls)
         direct = self.load(self.direct, shape, rate=rate, calls=self.plan.calls)
-        return Turn(
+        return GatewayTurn(
             max_rps=busy.rps,
             saturated_cpu_us=busy_s / busy.calls * 1e6,
             rate=rate,
@@ -246,7 +248,7 @@ class Bench:
         idle_s = min(_cpu_of_a_second(gateway, plan.rest_s) for _ in range(_RESTS))
         assert gateway.tree is not None
         size = gateway.tree.memory_bytes()
-        shape, settle_s, wall_s = Shape("stream", 2), plan.opening_s / 2, 2 * plan.rest_s
+        shape, settle_s, wall_s = CallShape("stream", 2), plan.opening_s / 2, 2 * plan.rest_s
         self.begin(
             gateway,
             shape,
@@ -289,18 +291,20 @@ def beyond_idle(used_s: float, idle_s: float, wall_s: float) -> float:
 def _bench(plan: Plan, folder: Path, cores: Sequence[int]) -> Iterator[Bench]:
     with ExitStack() as stack:
 
-        def start(name: str, *arguments: str) -> Process:
+        def start(name: str, *arguments: str) -> BenchProcess:
             command = [sys.executable, "-m", f"{_HERE}.{name}", *arguments]
-            process = Process(command, folder / f"{name}.log", cores=cores, piped=True)
+            process = BenchProcess(command, folder / f"{name}.log", cores=cores, piped=True)
             stack.callback(process.stop)
             return process
 
         yield Bench(plan, start("stub_worker", str(plan.step_ms)), start("load"))
 
 
-def _rounds(bench: Bench, gateways: Sequence[Gateway], say: Callable[[str], None]) -> Measured:
+def _rounds(
+    bench: Bench, gateways: Sequence[Gateway], say: Callable[[str], None]
+) -> MeasuredGateway:
     plan = bench.plan
-    measured = Measured(
+    measured = MeasuredGateway(
         turns={gateway.name: {shape: [] for shape in plan.shapes} for gateway in gateways},
         rests={gateway.name: [] for gateway in gateways},
     )
@@ -331,7 +335,7 @@ def _rounds(bench: Bench, gateways: Sequence[Gateway], say: Callable[[str], None
     return measured
 
 
-def _repeated(measure: Callable[[], T], gateway: Gateway, measured: Measured) -> T:
+def _repeated(measure: Callable[[], T], gateway: Gateway, measured: MeasuredGateway) -> T:
     """Return what ``measure`` returns, which is called again after a crash of the gateway.
 
     Raises MeasurementError.

@@ -20,11 +20,11 @@ _CPU_CLOCK = 2
 _GONE = (psutil.NoSuchProcess, psutil.ZombieProcess)
 
 
-class StartError(Exception):
+class BenchStartError(Exception):
     """A process did not start. The message has the end of its log."""
 
 
-class Process:
+class BenchProcess:
     """A child process in a session of its own, which runs on some cores only and writes a log."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Process:
         assert self.process.stdout is not None
         answer = self.process.stdout.readline()
         if not answer:
-            raise StartError(f"a process ended:\n{self.log_end()}")
+            raise BenchStartError(f"a process ended:\n{self.log_end()}")
         return answer.strip()
 
     def log_end(self, size: int = 3000) -> str:
@@ -166,14 +166,14 @@ def free_port() -> int:
         return port
 
 
-def wait_until(ready: Callable[[], bool], process: Process, seconds: float) -> None:
+def wait_until(ready: Callable[[], bool], process: BenchProcess, seconds: float) -> None:
     """Poll ``ready`` until it is true. Raises StartError if the process ends, or after ``seconds``."""
     end_s = time.monotonic() + seconds
     while not ready():
         if process.process.poll() is not None:
-            raise StartError(f"{process.log.stem} ended at its start:\n{process.log_end()}")
+            raise BenchStartError(f"{process.log.stem} ended at its start:\n{process.log_end()}")
         if time.monotonic() > end_s:
-            raise StartError(
+            raise BenchStartError(
                 f"{process.log.stem} was not ready in {seconds:g} s:\n{process.log_end()}"
             )
         time.sleep(0.1)

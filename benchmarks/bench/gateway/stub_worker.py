@@ -30,7 +30,7 @@ _END = b"0\r\n\r\n"
 _JSON = b"application/json"
 
 
-class Engine:
+class StubEngine:
     """The running calls, and the step that gives each of them a token."""
 
     def __init__(self, step_s: float, kv_blocks: int = KV_BLOCKS) -> None:
@@ -69,7 +69,7 @@ class Generation:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: StubEngine,
         write: Callable[[bytes], None],
         body: dict[str, Any],
         prompt_tokens: int,
@@ -178,10 +178,10 @@ class Generation:
         }
 
 
-class Connection(asyncio.Protocol):
+class StubConnection(asyncio.Protocol):
     """One connection of a gateway: requests one after another."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: StubEngine) -> None:
         """Answer with the tokens of ``engine``."""
         self._engine = engine
         self._parser = httptools.HttpRequestParser(self)
@@ -281,8 +281,8 @@ def _pause_s(body: dict[str, Any]) -> float:
 async def serve(step_s: float, kv_blocks: int = KV_BLOCKS) -> None:
     """Serve on a free port of the loopback until the standard input ends."""
     loop = asyncio.get_running_loop()
-    engine = Engine(step_s, kv_blocks)
-    server = await loop.create_server(lambda: Connection(engine), "127.0.0.1", 0, backlog=4096)
+    engine = StubEngine(step_s, kv_blocks)
+    server = await loop.create_server(lambda: StubConnection(engine), "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
     steps = asyncio.create_task(engine.run())
     while await loop.run_in_executor(None, sys.stdin.readline):

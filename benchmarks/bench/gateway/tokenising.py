@@ -11,7 +11,7 @@ import json
 import time
 from typing import Any
 
-from fairserve.benchmarks.bench.gateway.calls import Bodies, Shape, words
+from fairserve.benchmarks.bench.gateway.calls import Bodies, CallShape, words
 from fairserve.platform.fleet.prompt import TemplateCounter
 
 _VOCABULARY = 8_192
@@ -30,7 +30,7 @@ class Tokenising:
     def __init__(self, prompts: int = _PROMPTS) -> None:
         """Train the tokenizer; a round has this many prompts."""
         self._counter = TemplateCounter(trained_tokenizer())
-        self._bodies = Bodies(Shape("whole", 1))
+        self._bodies = Bodies(CallShape("whole", 1))
         self._prompts = prompts
         self.prompt_tokens = len(self._counter.chat(self._messages(), None).token_ids)
         """Tokens of a prompt."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, geometric_mean, median
 
-from fairserve.benchmarks.reproduce.default.cells import Cell, headline_cells
+from fairserve.benchmarks.reproduce.default.cells import WorkloadCell, headline_cells
 from fairserve.benchmarks.reproduce.default.costs import OURS
 from fairserve.benchmarks.reproduce.default.headline import (
     COLUMNS,
@@ -21,7 +21,14 @@ from fairserve.benchmarks.reproduce.default.headline import (
     Summaries,
     simulate,
 )
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure, ratio
+from fairserve.benchmarks.reproduce.report import (
+    Check,
+    Report,
+    ReportColumn,
+    ReportRow,
+    measure,
+    ratio,
+)
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
@@ -44,12 +51,12 @@ Relative = Mapping[str, Sequence[float]]
 part differences."""
 
 SUMMARY = (
-    Column("tok/s in time", lambda ratios: _mean_ratio(ratios[WORK.name]), 3),
-    Column("worst cell", lambda ratios: min(ratios[WORK.name]), 3),
-    Column("tail", lambda ratios: _mean_ratio(ratios[TAIL.name]), 3),
-    Column("its worst cell", lambda ratios: max(ratios[TAIL.name]), 2),
-    Column("least satisfied", lambda ratios: fmean(ratios[LEAST.name]), 3),
-    Column("its worst change", lambda ratios: min(ratios[LEAST.name]), 3),
+    ReportColumn("tok/s in time", lambda ratios: _mean_ratio(ratios[WORK.name]), 3),
+    ReportColumn("worst cell", lambda ratios: min(ratios[WORK.name]), 3),
+    ReportColumn("tail", lambda ratios: _mean_ratio(ratios[TAIL.name]), 3),
+    ReportColumn("its worst cell", lambda ratios: max(ratios[TAIL.name]), 2),
+    ReportColumn("least satisfied", lambda ratios: fmean(ratios[LEAST.name]), 3),
+    ReportColumn("its worst change", lambda ratios: min(ratios[LEAST.name]), 3),
 )
 """Columns of one seed, over the cells: ratios to the default, of the satisfied part differences."""
 
@@ -87,14 +94,14 @@ def ablation(setting: Setting) -> list[Report]:
 
 
 def reports_of(
-    setting: Setting, cells: Mapping[str, Cell], systems: Mapping[str, SystemConfig]
+    setting: Setting, cells: Mapping[str, WorkloadCell], systems: Mapping[str, SystemConfig]
 ) -> list[Report]:
     """Return both reports for some cells and variants, of which one is ``DEFAULT``."""
     summaries = simulate(setting, cells, systems)
     rows, checks = [], []
     for name in systems:
         of_seeds = [_relative(summaries, cells, name, seed) for seed in range(setting.seeds)]
-        rows.append(Row(name, measure(SUMMARY, of_seeds)))
+        rows.append(ReportRow(name, measure(SUMMARY, of_seeds)))
         if name != DEFAULT:
             checks.append(earns(name, list(cells), of_seeds))
     title = "the default without one of its mechanisms"
@@ -104,7 +111,7 @@ def reports_of(
         "least and greatest."
     )
     each = [
-        Row(f"{cell}: {name}", measure(COLUMNS, of_seeds))
+        ReportRow(f"{cell}: {name}", measure(COLUMNS, of_seeds))
         for (cell, name), of_seeds in summaries.items()
     ]
     return [
@@ -113,7 +120,9 @@ def reports_of(
     ]
 
 
-def _relative(summaries: Summaries, cells: Mapping[str, Cell], name: str, seed: int) -> Relative:
+def _relative(
+    summaries: Summaries, cells: Mapping[str, WorkloadCell], name: str, seed: int
+) -> Relative:
     """Return the figures of one seed relative to the default's."""
     pairs = [(summaries[cell, name][seed], summaries[cell, DEFAULT][seed]) for cell in cells]
     return {

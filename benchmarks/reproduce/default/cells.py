@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from fairserve.benchmarks.reproduce.default.costs import COSTS
 from fairserve.benchmarks.reproduce.default.memory import RECORDED, recorded_cell
-from fairserve.benchmarks.reproduce.default.memory import Cell as AgentCell
+from fairserve.benchmarks.reproduce.default.memory import MemoryCell as AgentCell
 from fairserve.benchmarks.reproduce.fairserve.workload import tiny_calls
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.engine.simulated.cost_model import CostModel
@@ -42,7 +42,7 @@ from fairserve.engine.simulated.traces.generate.dlpm_programs import (
     generate_dlpm,
 )
 from fairserve.engine.simulated.traces.generate.programs import ProgramClient, generate_programs
-from fairserve.engine.simulated.traces.model import Interaction, Trace
+from fairserve.engine.simulated.traces.model import Trace, TraceInteraction
 from fairserve.scheduling.directory import NO_LIMITS
 from fairserve.scheduling.metrics import ABUSIVE
 from fairserve.scheduling.registry import SYSTEMS
@@ -65,13 +65,13 @@ _MIX_LIMITS = Limits(user_rpm=50, app_rpm=200)
 """Limits of the mix: the user's is twice the busiest minute of any well-behaved user, 28 calls."""
 
 
-def of_user(run: Interaction) -> str:
+def of_user(run: TraceInteraction) -> str:
     """Return the user of a run."""
     return run.user
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class WorkloadCell:
     """A cell, and how its runs are judged."""
 
     traces: tuple[Trace, ...]
@@ -84,7 +84,7 @@ class Cell:
     arrivals_s: float = math.inf
     """Length of the arrivals, in whose last three quarters throughput is measured; infinite: until all
     runs have ended."""
-    part: Callable[[Interaction], str] = of_user
+    part: Callable[[TraceInteraction], str] = of_user
     """Returns whose satisfaction a run counts for; a function of a module."""
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     """Longest time of each run that is in time; empty: a complete run is."""
@@ -97,7 +97,7 @@ def recorded_agents(setting: Setting, working_set: float) -> AgentCell:
 
 def headline_cells(
     setting: Setting, agents: Callable[[Setting, float], AgentCell] = recorded_agents
-) -> Mapping[str, Cell]:
+) -> Mapping[str, WorkloadCell]:
     """Return the cells by name; ``agents`` returns sessions of a working set, contexts over KV.
 
     Raises TraceError if the recorded traces are missing.
@@ -116,18 +116,20 @@ def headline_cells(
     }
 
 
-def chat(setting: Setting) -> Cell:
+def chat(setting: Setting) -> WorkloadCell:
     """Return the cell of conversations."""
     return _programs(setting, "chat", DlpmLoad(1.5, flood=8.0, duration_s=120.0), 2)
 
 
-def _mix(setting: Setting, options: AgentMixOptions, *others: Callable[[int], Trace]) -> Cell:
+def _mix(
+    setting: Setting, options: AgentMixOptions, *others: Callable[[int], Trace]
+) -> WorkloadCell:
     scaled = replace(options, duration_s=options.duration_s * setting.scale)
     traces = tuple(
         merge([generate_agent_mix(seed, scaled), *(each(seed) for each in others)], name="mix")
         for seed in setting.seed_numbers
     )
-    return Cell(
+    return WorkloadCell(
         traces,
         (COSTS,) * setting.seeds,
         1,
@@ -137,7 +139,7 @@ def _mix(setting: Setting, options: AgentMixOptions, *others: Callable[[int], Tr
     )
 
 
-def _tiny(setting: Setting) -> Cell:
+def _tiny(setting: Setting) -> WorkloadCell:
     def flood(seed: int) -> Trace:
         clients = [
             ProgramClient(f"abuser-{number}", tiny_calls("tiny"), GammaArrivals(4.0), ABUSIVE)
@@ -150,7 +152,7 @@ def _tiny(setting: Setting) -> Cell:
     return _mix(setting, benign, flood)
 
 
-def crowd(setting: Setting) -> Cell:
+def crowd(setting: Setting) -> WorkloadCell:
     """Return the cell of hundreds of users with a run or two."""
     duration_s, requests = _CROWD_S * setting.scale, sum(count for _, count in TABLE_4)
     users = _CROWD_USERS * setting.scale
@@ -163,13 +165,13 @@ def crowd(setting: Setting) -> Cell:
         generate_programs("crowd", clients, duration_s, seed, tenant="agents", share_system=True)
         for seed in setting.seed_numbers
     )
-    return Cell(traces, (COSTS,) * setting.seeds, 1, arrivals_s=duration_s, part=_app)
+    return WorkloadCell(traces, (COSTS,) * setting.seeds, 1, arrivals_s=duration_s, part=_app)
 
 
-def _agents(cell: AgentCell) -> Cell:
+def _agents(cell: AgentCell) -> WorkloadCell:
     trace, costs = cell.traces[0], cell.costs[0]
     deadlines_s = {run_id: _STRETCH * alone_s for run_id, alone_s in _alone_s(trace, costs).items()}
-    return Cell(
+    return WorkloadCell(
         cell.traces,
         cell.costs,
         cell.workers,
@@ -188,18 +190,18 @@ def _alone_s(trace: Trace, costs: CostModel) -> dict[str, float]:
     return {run.interaction_id: run.end_s - run.start_s for run in result.runs}
 
 
-def _programs(setting: Setting, name: str, load: DlpmLoad, workers: int) -> Cell:
+def _programs(setting: Setting, name: str, load: DlpmLoad, workers: int) -> WorkloadCell:
     scaled = replace(load, workers=workers, duration_s=load.duration_s * setting.scale)
     traces = tuple(
         generate_dlpm(name, Misbehaviour.MORE_REQUESTS, seed, load=scaled)
         for seed in setting.seed_numbers
     )
-    return Cell(traces, (COSTS,) * setting.seeds, workers, arrivals_s=scaled.duration_s)
+    return WorkloadCell(traces, (COSTS,) * setting.seeds, workers, arrivals_s=scaled.duration_s)
 
 
-def _app(run: Interaction) -> str:
+def _app(run: TraceInteraction) -> str:
     return run.app
 
 
-def _tenant(run: Interaction) -> str:
+def _tenant(run: TraceInteraction) -> str:
     return run.tenant

@@ -16,12 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from fairserve.benchmarks.reproduce.default.cells import GREEDY, Cell, headline_cells
+from fairserve.benchmarks.reproduce.default.cells import GREEDY, WorkloadCell, headline_cells
 from fairserve.benchmarks.reproduce.default.costs import OURS
 from fairserve.benchmarks.reproduce.default.headline_plot import draw_headline
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure, ratio
+from fairserve.benchmarks.reproduce.report import (
+    Check,
+    Report,
+    ReportColumn,
+    ReportRow,
+    measure,
+    ratio,
+)
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
@@ -44,23 +51,23 @@ _WARM_UP = 0.25
 _WORK, _TAIL = 0.97, 1.2
 """Parts of the best throughput and tail that the default must reach among those alike."""
 
-WORK = Column("tok/s in time", lambda s: s["tokens_per_s"])
-LEAST = Column("least satisfied", lambda s: s["least_satisfied"], 3)
-TAIL = Column("tail (s)", lambda s: s["tail_s"], 2)
+WORK = ReportColumn("tok/s in time", lambda s: s["tokens_per_s"])
+LEAST = ReportColumn("least satisfied", lambda s: s["least_satisfied"], 3)
+TAIL = ReportColumn("tail (s)", lambda s: s["tail_s"], 2)
 COLUMNS = (
     WORK,
     LEAST,
     TAIL,
-    Column("runs in time/s", lambda s: s["runs_per_s"], 3),
-    Column("p99 TTFT (s)", lambda s: s["ttft_p99_s"], 2),
-    Column("p50 run (s)", lambda s: s["run_p50_s"], 1),
-    Column("p99 run (s)", lambda s: s["run_p99_s"], 1),
-    Column("tokens wasted", lambda s: s["wasted_tokens"]),
+    ReportColumn("runs in time/s", lambda s: s["runs_per_s"], 3),
+    ReportColumn("p99 TTFT (s)", lambda s: s["ttft_p99_s"], 2),
+    ReportColumn("p50 run (s)", lambda s: s["run_p50_s"], 1),
+    ReportColumn("p99 run (s)", lambda s: s["run_p99_s"], 1),
+    ReportColumn("tokens wasted", lambda s: s["wasted_tokens"]),
 )
 
 Summaries = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 """Figures by cell and system, one for each seed."""
-Rows = Mapping[tuple[str, str], Row]
+Rows = Mapping[tuple[str, str], ReportRow]
 """Rows by cell and system."""
 
 
@@ -70,12 +77,12 @@ def headline(setting: Setting) -> Report:
 
 
 def simulate(
-    setting: Setting, cells: Mapping[str, Cell], systems: Mapping[str, SystemConfig]
+    setting: Setting, cells: Mapping[str, WorkloadCell], systems: Mapping[str, SystemConfig]
 ) -> Summaries:
     """Run some systems in some cells."""
     jobs = {
         f"{cell}, {name}": [
-            Job(
+            SimulationJob(
                 f"{cell}, {name}",
                 trace,
                 system,
@@ -99,11 +106,11 @@ def simulate(
     return {(cell, name): found[f"{cell}, {name}"] for cell in cells for name in systems}
 
 
-def report_of(setting: Setting, cells: Mapping[str, Cell]) -> Report:
+def report_of(setting: Setting, cells: Mapping[str, WorkloadCell]) -> Report:
     """Return a row for each system in some cells."""
     systems = {name: SYSTEMS[name].with_options(TUNED.get(name, {})) for name in (*OTHERS, OURS)}
     rows = {
-        (cell, name): Row(f"{cell}: {name}", measure(COLUMNS, of_seeds))
+        (cell, name): ReportRow(f"{cell}: {name}", measure(COLUMNS, of_seeds))
         for (cell, name), of_seeds in simulate(setting, cells, systems).items()
     }
     plots: list[str] = []
@@ -120,7 +127,7 @@ def report_of(setting: Setting, cells: Mapping[str, Cell]) -> Report:
     )
 
 
-def _text(setting: Setting, cells: Mapping[str, Cell]) -> str:
+def _text(setting: Setting, cells: Mapping[str, WorkloadCell]) -> str:
     each = "; ".join(
         f"{name}: D={cell.workers}, {len(cell.traces[0]):,} runs, time-out {cell.timeout_s:g} s"
         for name, cell in cells.items()
@@ -138,7 +145,7 @@ def _text(setting: Setting, cells: Mapping[str, Cell]) -> str:
     )
 
 
-def _figures(cell: Cell, trace: Trace, result: ReplayResult) -> dict[str, Any]:
+def _figures(cell: WorkloadCell, trace: Trace, result: ReplayResult) -> dict[str, Any]:
     runs = {run.interaction_id: run for run in trace.interactions}
     good = {name for name, run in runs.items() if run.group not in GREEDY}
     complete = [run for run in result.runs if run.complete]
@@ -211,11 +218,11 @@ def claims(rows: Rows) -> list[Check]:
     return checks
 
 
-def _of(row: Row, column: Column) -> float:
+def _of(row: ReportRow, column: ReportColumn) -> float:
     return row.measured[column.name].value
 
 
-def _dominates(row: Row, ours: Row) -> bool:
+def _dominates(row: ReportRow, ours: ReportRow) -> bool:
     """Return whether a row is at least as good in all three figures, and clearly better in one."""
     work, tail = (ratio(_of(row, column), _of(ours, column)) for column in (WORK, TAIL))
     least = _of(row, LEAST) - _of(ours, LEAST)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from fairserve.benchmarks.plots import COLORS, caption, legend_below, save, sheet
 from fairserve.benchmarks.reproduce.default.costs import OURS
-from fairserve.benchmarks.reproduce.report import Row
+from fairserve.benchmarks.reproduce.report import ReportRow
 
 _ACROSS = 4
 _MARKERS = "osDv^<>p"
 
 
-def draw_headline(path: Path, rows: Mapping[tuple[str, str], Row]) -> Path:
+def draw_headline(path: Path, rows: Mapping[tuple[str, str], ReportRow]) -> Path:
     """Draw the panels; the best place is the upper right corner."""
     cells = list(dict.fromkeys(cell for cell, _ in rows))
     others = [name for name in dict.fromkeys(name for _, name in rows) if name != OURS]

@@ -18,9 +18,9 @@ from statistics import mean, median
 from typing import Any
 
 from fairserve.benchmarks.reproduce.default.costs import COSTS, OURS
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, measure
 from fairserve.benchmarks.reproduce.setting import Setting, delayed
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
@@ -48,21 +48,21 @@ _SESSIONS, _EVERY_S, _LONGEST_TOKENS, _LONGEST_PAUSE_S = 48, 2.0, 130_000, 30.0
 """Number of sessions of a recorded file, and the time between two beginnings. Sessions with larger
 prompts are left out, and the rest of a longer pause, which was a person's."""
 
-THROUGHPUT = Column("tok/s", lambda s: s["tokens_per_s"])
-BEGUN = Column("p99 TTFT of begun runs (s)", lambda s: s["begun_p99_s"], 1)
+THROUGHPUT = ReportColumn("tok/s", lambda s: s["tokens_per_s"])
+BEGUN = ReportColumn("p99 TTFT of begun runs (s)", lambda s: s["begun_p99_s"], 1)
 COLUMNS = (
     THROUGHPUT,
-    Column("hit rate", lambda s: float(s["prefix_hit_rate"]), 3),
+    ReportColumn("hit rate", lambda s: float(s["prefix_hit_rate"]), 3),
     BEGUN,
-    Column("p50 wait to begin (s)", lambda s: s["begin_p50_s"], 1),
-    Column("longest (s)", lambda s: s["begin_max_s"], 1),
-    Column("p50 run (s)", lambda s: float(s["interaction_latency_s"]["p50"]), 0),
-    Column("all done (s)", lambda s: float(s["makespan_s"]), 0),
+    ReportColumn("p50 wait to begin (s)", lambda s: s["begin_p50_s"], 1),
+    ReportColumn("longest (s)", lambda s: s["begin_max_s"], 1),
+    ReportColumn("p50 run (s)", lambda s: float(s["interaction_latency_s"]["p50"]), 0),
+    ReportColumn("all done (s)", lambda s: float(s["makespan_s"]), 0),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MemoryCell:
     """A workload, on some workers."""
 
     name: str
@@ -87,7 +87,7 @@ class Cell:
 
 def generated_cells(
     setting: Setting, working_sets: Sequence[float], workers: Sequence[int]
-) -> list[Cell]:
+) -> list[MemoryCell]:
     """Return the cells with generated sessions."""
     costs = replace(_PAGED, kv_capacity_tokens=round(_PAGED.kv_capacity_tokens * setting.scale))
     sessions, cells = AgentSessions(), []
@@ -96,18 +96,18 @@ def generated_cells(
         count = max(1, round(tokens / sessions.mean_tokens))
         traces = tuple(sessions.trace(count, seed) for seed in setting.seed_numbers)
         of_seeds = (costs,) * setting.seeds
-        cells.append(Cell(f"{working_set:g} x KV", working_set, number, of_seeds, traces))
+        cells.append(MemoryCell(f"{working_set:g} x KV", working_set, number, of_seeds, traces))
     return cells
 
 
-def recorded_cells(setting: Setting) -> list[Cell]:
+def recorded_cells(setting: Setting) -> list[MemoryCell]:
     """Return a cell for each recorded file. Raises TraceError if one is missing."""
     return [recorded_cell(setting, name) for name in RECORDED]
 
 
 def recorded_cell(
     setting: Setting, name: str, working_set: float = _RECORDED_WORKING_SET, workers: int = 1
-) -> Cell:
+) -> MemoryCell:
     """Return the cell of a recorded file. Raises TraceError if it is missing."""
     trace = setting.recorded(name)
     short = [
@@ -134,7 +134,7 @@ def recorded_cell(
     traces = (trace.with_interactions(runs),) * setting.seeds
     of_seeds = tuple(delayed(costs, seed) for seed in setting.seed_numbers)
     title = f"{name.split('.')[0]}, {working_set:g} x KV"
-    return Cell(title, working_set, workers, of_seeds, traces)
+    return MemoryCell(title, working_set, workers, of_seeds, traces)
 
 
 def memory_systems() -> dict[str, SystemConfig]:
@@ -150,9 +150,9 @@ def memory(setting: Setting) -> Report:
     return report_of(setting, cells)
 
 
-def report_of(setting: Setting, cells: Sequence[Cell]) -> Report:
+def report_of(setting: Setting, cells: Sequence[MemoryCell]) -> Report:
     """Return a row for each system in some cells."""
-    jobs: dict[str, list[Job]] = {}
+    jobs: dict[str, list[SimulationJob]] = {}
     for cell in cells:
         variants: list[tuple[str, SystemConfig, int | None]] = [
             (name, system, None) for name, system in memory_systems().items()
@@ -164,7 +164,7 @@ def report_of(setting: Setting, cells: Sequence[Cell]) -> Report:
         for name, system, open_runs in variants:
             label = cell.label(name)
             jobs[label] = [
-                Job(
+                SimulationJob(
                     label,
                     trace,
                     system,
@@ -177,7 +177,7 @@ def report_of(setting: Setting, cells: Sequence[Cell]) -> Report:
                 )
             ]
     summaries = setting.summaries(jobs)
-    rows = {label: Row(label, measure(COLUMNS, of)) for label, of in summaries.items()}
+    rows = {label: ReportRow(label, measure(COLUMNS, of)) for label, of in summaries.items()}
     for cell in cells:
         _keep_best(rows, cell)
     return Report(
@@ -190,14 +190,14 @@ def report_of(setting: Setting, cells: Sequence[Cell]) -> Report:
     )
 
 
-def _keep_best(rows: dict[str, Row], cell: Cell) -> None:
+def _keep_best(rows: dict[str, ReportRow], cell: MemoryCell) -> None:
     """Remove the rows of a cell with a fixed number of open runs but the one with most tokens/s."""
     found = [label for label in rows if label.startswith(cell.label(FIXED))]
     for label in sorted(found, key=lambda label: _tokens_per_s(rows[label]))[:-1]:
         del rows[label]
 
 
-def _tokens_per_s(row: Row) -> float:
+def _tokens_per_s(row: ReportRow) -> float:
     return row.measured[THROUGHPUT.name].value
 
 
@@ -239,7 +239,7 @@ def _figures(trace: Trace, result: ReplayResult) -> dict[str, Any]:
     }
 
 
-def claims(rows: Mapping[str, Row], cells: Sequence[Cell]) -> list[Check]:
+def claims(rows: Mapping[str, ReportRow], cells: Sequence[MemoryCell]) -> list[Check]:
     """Check that nothing is lost where all fits, and what is gained where it does not."""
     checks = []
     for cell in cells:

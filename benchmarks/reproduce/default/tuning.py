@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import product
 from statistics import geometric_mean
 
-from fairserve.benchmarks.reproduce.default.cells import Cell, headline_cells
+from fairserve.benchmarks.reproduce.default.cells import WorkloadCell, headline_cells
 from fairserve.benchmarks.reproduce.default.headline import (
     LEAST,
     TAIL,
@@ -22,7 +22,7 @@ from fairserve.benchmarks.reproduce.default.headline import (
     Options,
     simulate,
 )
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, measure
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -48,10 +48,10 @@ GRIDS: Mapping[str, Sequence[Options]] = {
 }
 
 COLUMNS = (
-    Column("tok/s in time", lambda figures: figures[WORK.name], 0),
-    Column("least satisfied", lambda figures: figures[LEAST.name], 3),
-    Column("tail (s)", lambda figures: figures[TAIL.name], 2),
-    Column("product", lambda figures: score(figures), 1),
+    ReportColumn("tok/s in time", lambda figures: figures[WORK.name], 0),
+    ReportColumn("least satisfied", lambda figures: figures[LEAST.name], 3),
+    ReportColumn("tail (s)", lambda figures: figures[TAIL.name], 2),
+    ReportColumn("product", lambda figures: score(figures), 1),
 )
 """Columns of geometric means over the cells."""
 
@@ -68,7 +68,7 @@ def tuning(setting: Setting) -> Report:
 
 
 def report_of(
-    setting: Setting, cells: Mapping[str, Cell], grids: Mapping[str, Sequence[Options]]
+    setting: Setting, cells: Mapping[str, WorkloadCell], grids: Mapping[str, Sequence[Options]]
 ) -> Report:
     """Return a row for each setting in some cells, and the best one of each system."""
     labels = {
@@ -91,7 +91,7 @@ def report_of(
             }
             for seed in range(setting.seeds)
         ]
-        rows[label] = Row(label, measure(COLUMNS, of_seeds))
+        rows[label] = ReportRow(label, measure(COLUMNS, of_seeds))
     return Report(
         "tuning",
         "the best settings of the systems that the default is compared with",
@@ -102,7 +102,9 @@ def report_of(
     )
 
 
-def _best(system: str, labels: Mapping[str, tuple[str, Options]], rows: Mapping[str, Row]) -> Check:
+def _best(
+    system: str, labels: Mapping[str, tuple[str, Options]], rows: Mapping[str, ReportRow]
+) -> Check:
     own = {
         label: rows[label].measured["product"].value
         for label in labels

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairserve.benchmarks.reproduce.default.costs import COSTS, OURS
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, rows_of
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, rows_of
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.assignment import (
     arrive_at_once,
@@ -35,12 +35,12 @@ MOST = 1.05
 PLAIN = "fcfs"
 _SYSTEMS = (PLAIN, "vtc", "d2lpm", OURS)
 
-TAIL = Column("p99 TTFT (s)", lambda s: float(s["ttft_s"]["p99"]), 3)
+TAIL = ReportColumn("p99 TTFT (s)", lambda s: float(s["ttft_s"]["p99"]), 3)
 COLUMNS = (
-    Column("p50 TTFT (s)", lambda s: float(s["ttft_s"]["p50"]), 3),
+    ReportColumn("p50 TTFT (s)", lambda s: float(s["ttft_s"]["p50"]), 3),
     TAIL,
-    Column("p99 call (s)", lambda s: float(s["interaction_latency_s"]["p99"]), 2),
-    Column("busy %", lambda s: 100 * float(s["busy_share"]), 1),
+    ReportColumn("p99 call (s)", lambda s: float(s["interaction_latency_s"]["p99"]), 2),
+    ReportColumn("busy %", lambda s: 100 * float(s["busy_share"]), 1),
 )
 
 
@@ -52,7 +52,8 @@ def unsaturated(setting: Setting) -> Report:
     ]
     options = ReplayOptions(workers=WORKERS)
     at_once = [
-        Job("at once", arrive_at_once(each), SYSTEMS[PLAIN], COSTS, options) for each in traces
+        SimulationJob("at once", arrive_at_once(each), SYSTEMS[PLAIN], COSTS, options)
+        for each in traces
     ]
     capacity = setting.summaries({"at once": at_once})["at once"]
     stretched = [
@@ -61,7 +62,7 @@ def unsaturated(setting: Setting) -> Report:
     ]
     jobs = {
         name: [
-            Job(name, trace, SYSTEMS[name], COSTS, replace(options, seed=seed))
+            SimulationJob(name, trace, SYSTEMS[name], COSTS, replace(options, seed=seed))
             for seed, trace in zip(setting.seed_numbers, stretched, strict=True)
         ]
         for name in _SYSTEMS

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fairserve.benchmarks.reproduce.charts import Chart, Line, draw_charts
+from fairserve.benchmarks.reproduce.charts import ChartLine, ReportChart, draw_charts
 from fairserve.benchmarks.reproduce.claims import at_least
 from fairserve.benchmarks.reproduce.dlpm.stopped import (
     HIT_RATE,
@@ -31,7 +31,7 @@ from fairserve.benchmarks.reproduce.dlpm.systems import (
     system,
 )
 from fairserve.benchmarks.reproduce.dlpm.trends import not_dominated, rises
-from fairserve.benchmarks.reproduce.report import Check, Report, Row, Spread, rows_of
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportRow, ReportSpread, rows_of
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.engine.simulated.traces.generate.dlpm_programs import (
     DLPM_WORKLOADS,
@@ -93,11 +93,11 @@ def row_name(variant: str, quantum: int) -> str:
     return f"{variant}, Q^u {quantum:,}"
 
 
-def claims(rows: Mapping[str, Row], quanta: Sequence[int]) -> list[Check]:
+def claims(rows: Mapping[str, ReportRow], quanta: Sequence[int]) -> list[Check]:
     """Check the paper's claims for both forms of DLPM and those for this project's default."""
     vtc, lpm = rows["vtc"], rows["lpm"]
     checks = []
-    points: dict[str, Row] = {}
+    points: dict[str, ReportRow] = {}
     for variant in VARIANTS:
         own = {(name := row_name(variant, q)): rows[name] for q in quanta}
         points |= own
@@ -124,16 +124,16 @@ def claims(rows: Mapping[str, Row], quanta: Sequence[int]) -> list[Check]:
     return checks
 
 
-def _best(rows: Sequence[Row], column: str) -> Row:
+def _best(rows: Sequence[ReportRow], column: str) -> ReportRow:
     return max(rows, key=lambda row: row.measured[column].value)
 
 
-def _draw(folder: Path, rows: Mapping[str, Row], quanta: Sequence[int]) -> str:
+def _draw(folder: Path, rows: Mapping[str, ReportRow], quanta: Sequence[int]) -> str:
     """Draw the front, once for each of Jain's indices."""
     charts = []
     for column in ("Jain", "Jain actual"):
         lines = [
-            Line(
+            ChartLine(
                 f"{variant}, by Q^u",
                 [_point(rows[row_name(variant, quantum)], column) for quantum in quanta],
                 number,
@@ -143,15 +143,17 @@ def _draw(folder: Path, rows: Mapping[str, Row], quanta: Sequence[int]) -> str:
             for number, variant in enumerate(VARIANTS)
         ]
         lines += [
-            Line(name, [_point(rows[name], column)], len(VARIANTS) + number)
+            ChartLine(name, [_point(rows[name], column)], len(VARIANTS) + number)
             for number, name in enumerate(ENDS)
         ]
         what = "cached tokens count" if column == "Jain" else "actual service"
-        charts.append(Chart(what, "throughput (tokens/s)", "Jain's index", lines, from_zero=False))
+        charts.append(
+            ReportChart(what, "throughput (tokens/s)", "Jain's index", lines, from_zero=False)
+        )
     return draw_charts(folder / "dlpm-figure1.png", charts)
 
 
-def _point(row: Row, column: str) -> tuple[float, Spread]:
+def _point(row: ReportRow, column: str) -> tuple[float, ReportSpread]:
     return row.measured["tok/s"].value, row.measured[column]
 
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from fairserve.benchmarks.reproduce.charts import Chart, draw_charts, line
+from fairserve.benchmarks.reproduce.charts import ReportChart, draw_charts, line
 from fairserve.benchmarks.reproduce.entitlement import Summary, simulate_with_entitlement
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, measure
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.steady import steady
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.dlpm_programs import (
@@ -77,12 +77,12 @@ def _good(summary: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 COLUMNS = (
-    Column("tok/s", lambda s: s["throughput_tokens_per_s"]["total"]),
-    Column("Jain", lambda s: s["steady"]["jain_index"], 3),
-    Column("satisfied", lambda s: s["satisfied_min"], 3),
-    Column("p50 (s)", lambda s: _latency(s)["p50"], 1),
-    Column("p99 (s)", lambda s: _latency(s)["p99"], 1),
-    Column("hit rate", lambda s: s["prefix_hit_rate"], 3),
+    ReportColumn("tok/s", lambda s: s["throughput_tokens_per_s"]["total"]),
+    ReportColumn("Jain", lambda s: s["steady"]["jain_index"], 3),
+    ReportColumn("satisfied", lambda s: s["satisfied_min"], 3),
+    ReportColumn("p50 (s)", lambda s: _latency(s)["p50"], 1),
+    ReportColumn("p99 (s)", lambda s: _latency(s)["p99"], 1),
+    ReportColumn("hit rate", lambda s: s["prefix_hit_rate"], 3),
 )
 
 
@@ -105,7 +105,7 @@ def _latency(summary: Mapping[str, Any]) -> Mapping[str, float]:
 class Cells:
     """Rows by cell and system."""
 
-    rows: Mapping[tuple[Cell, str], Row]
+    rows: Mapping[tuple[Cell, str], ReportRow]
 
     def ratios(self, column: str, system: str, other: str) -> dict[Cell, float]:
         """Return one system's value over another's by cell."""
@@ -126,11 +126,11 @@ def _ratio(value: float, other: float) -> float:
 def dlpm_figure7(setting: Setting, workers: Sequence[int] = WORKERS) -> Report:
     """Run all cells and systems."""
     cells = [(*kind, number) for kind in RATES for number in workers]
-    rows: dict[tuple[Cell, str], Row] = {}
+    rows: dict[tuple[Cell, str], ReportRow] = {}
     for cell in cells:
         for name, of_seeds in _simulate(setting, cell).items():
             summaries = [{**summary, "workload": cell[0]} for summary in of_seeds]
-            rows[cell, name] = Row(_label(cell, name), measure(COLUMNS, summaries))
+            rows[cell, name] = ReportRow(_label(cell, name), measure(COLUMNS, summaries))
     plots = () if setting.plots is None else (_draw(setting.plots, rows, workers),)
     return Report(
         "dlpm-figure7",
@@ -155,7 +155,7 @@ def _simulate(setting: Setting, cell: Cell) -> dict[str, list[Summary]]:
     ]
     jobs = {
         name: [
-            Job(
+            SimulationJob(
                 _label(cell, name),
                 trace,
                 SYSTEMS[name],
@@ -170,10 +170,10 @@ def _simulate(setting: Setting, cell: Cell) -> dict[str, list[Summary]]:
     return simulate_with_entitlement(setting, jobs, begin_s, end_s)
 
 
-def _draw(folder: Path, rows: Mapping[tuple[Cell, str], Row], workers: Sequence[int]) -> str:
+def _draw(folder: Path, rows: Mapping[tuple[Cell, str], ReportRow], workers: Sequence[int]) -> str:
     """Draw a row per figure, a column per workload and misbehaviour, a line per system."""
     charts = [
-        Chart(
+        ReportChart(
             f"{workload} {misbehaviour}",
             "workers",
             label,
@@ -238,7 +238,7 @@ def claims(cells: Cells) -> list[Check]:
     return checks
 
 
-def _dominates(row: Row, ours: Row) -> bool:
+def _dominates(row: ReportRow, ours: ReportRow) -> bool:
     """Return whether a row is better in both by more than the spread over seeds."""
     throughput, fairness = row.measured["tok/s"], row.measured["satisfied"]
     return (

@@ -11,17 +11,17 @@ from functools import partial
 from typing import Any
 
 from fairserve.benchmarks.reproduce.dlpm.systems import COSTS
-from fairserve.benchmarks.reproduce.report import Column
+from fairserve.benchmarks.reproduce.report import ReportColumn
 from fairserve.benchmarks.reproduce.steady import steady
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.system import SystemConfig
 
-TOKENS_PER_S = Column("tok/s", lambda s: s["steady"]["tokens_per_s"])
-JAIN = Column("Jain", lambda s: s["steady"]["jain_index"], 3)
-JAIN_ACTUAL = Column("Jain actual", lambda s: s["steady"]["jain_index_extend"], 3)
-HIT_RATE = Column("hit rate", lambda s: s["prefix_hit_rate"], 3)
+TOKENS_PER_S = ReportColumn("tok/s", lambda s: s["steady"]["tokens_per_s"])
+JAIN = ReportColumn("Jain", lambda s: s["steady"]["jain_index"], 3)
+JAIN_ACTUAL = ReportColumn("Jain actual", lambda s: s["steady"]["jain_index_extend"], 3)
+HIT_RATE = ReportColumn("hit rate", lambda s: s["prefix_hit_rate"], 3)
 
 
 def stopped_jobs(
@@ -32,13 +32,13 @@ def stopped_jobs(
     *,
     workers: int = 1,
     figures: Callable[..., dict[str, Any]] = steady,
-) -> list[Job]:
+) -> list[SimulationJob]:
     """Return jobs of a system on the traces of the seeds, stopped after ``duration_s``.
 
     ``figures`` takes the arguments of :func:`~fairserve.benchmarks.reproduce.steady.steady`.
     """
     return [
-        Job(
+        SimulationJob(
             name,
             trace,
             system,

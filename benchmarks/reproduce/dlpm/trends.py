@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from fairserve.benchmarks.reproduce.report import Check, Row
+from fairserve.benchmarks.reproduce.report import Check, ReportRow
 
 IN_ORDER = 0.7
 """Share of pairs in order that makes a series rising; neighbours may swap between seeds."""
@@ -17,7 +17,7 @@ def rising_pairs(values: Sequence[float]) -> float:
     return sum(pairs) / len(pairs) if pairs else 1.0
 
 
-def rises(claim: str, rows: Sequence[Row], column: str, *, falls: bool = False) -> Check:
+def rises(claim: str, rows: Sequence[ReportRow], column: str, *, falls: bool = False) -> Check:
     """Check that the last median exceeds the first and most pairs are in order, or the reverse."""
     values = [row.measured[column].value for row in rows]
     signed = [-value for value in values] if falls else values
@@ -27,7 +27,9 @@ def rises(claim: str, rows: Sequence[Row], column: str, *, falls: bool = False) 
     return Check(claim, signed[-1] > signed[0] and share >= IN_ORDER, seen)
 
 
-def dominates(row: Row, other: Row, columns: Sequence[str], margin: float = 0.005) -> bool:
+def dominates(
+    row: ReportRow, other: ReportRow, columns: Sequence[str], margin: float = 0.005
+) -> bool:
     """Return whether the first is better in every column by more than spread and margin."""
     return all(
         row.measured[column].least > (1 + margin) * other.measured[column].greatest
@@ -36,7 +38,7 @@ def dominates(row: Row, other: Row, columns: Sequence[str], margin: float = 0.00
 
 
 def not_dominated(
-    claim: str, rows: Mapping[str, Row], by: Sequence[Row], columns: Sequence[str]
+    claim: str, rows: Mapping[str, ReportRow], by: Sequence[ReportRow], columns: Sequence[str]
 ) -> Check:
     """Check that none of the rows is worse than one of the others in all columns."""
     worse = [

@@ -26,7 +26,7 @@ from fairserve.benchmarks.reproduce.fairserve.workload import (
     simulate_mix,
     simulate_three_apps,
 )
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, ratio, rows_of
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ratio, rows_of
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.engine.simulated.traces.generate.agent_mix import TABLE_4
 
@@ -47,7 +47,7 @@ def fairserve_paper(setting: Setting) -> list[Report]:
 
 
 def _published(
-    columns: tuple[Column, ...], values: Mapping[str, tuple[float, ...]]
+    columns: tuple[ReportColumn, ...], values: Mapping[str, tuple[float, ...]]
 ) -> dict[str, dict[str, float]]:
     """Return published values by system and column; a system may lack the last columns."""
     return {
@@ -58,13 +58,15 @@ def _published(
 
 # --- Table 3: throughput, time to first token, and who is served ----------------------------------
 
-_PROMPT = Column("prompt tok/s", lambda s: float(s["throughput_tokens_per_s"]["prompt"]))
-_DECODE = Column("decode tok/s", lambda s: float(s["throughput_tokens_per_s"]["decode"]))
-_TTFT = Column("TTFT (s)", lambda s: float(s["ttft_s"]["mean"]), 1)
-_REQUESTS = Column("requests served %", lambda s: float(s["requests"]["provided"]), 1)
-_INTERACTIONS = Column("interactions served %", lambda s: float(s["interactions"]["provided"]), 1)
-_DIFFERENCE = Column("difference", lambda s: float(s["slice_difference"]["avg"]), 1)
-_DELAYED = Column("users delayed %", lambda s: float(s["delayed_users"]), 2)
+_PROMPT = ReportColumn("prompt tok/s", lambda s: float(s["throughput_tokens_per_s"]["prompt"]))
+_DECODE = ReportColumn("decode tok/s", lambda s: float(s["throughput_tokens_per_s"]["decode"]))
+_TTFT = ReportColumn("TTFT (s)", lambda s: float(s["ttft_s"]["mean"]), 1)
+_REQUESTS = ReportColumn("requests served %", lambda s: float(s["requests"]["provided"]), 1)
+_INTERACTIONS = ReportColumn(
+    "interactions served %", lambda s: float(s["interactions"]["provided"]), 1
+)
+_DIFFERENCE = ReportColumn("difference", lambda s: float(s["slice_difference"]["avg"]), 1)
+_DELAYED = ReportColumn("users delayed %", lambda s: float(s["delayed_users"]), 2)
 
 
 def _good_served(summary: Summary) -> float:
@@ -81,10 +83,10 @@ _TABLE_3 = (
     _TTFT,
     _REQUESTS,
     _INTERACTIONS,
-    Column("users served, requests %", lambda s: float(s["requests"]["users"]), 1),
-    Column("users served, interactions %", lambda s: float(s["interactions"]["users"]), 1),
-    Column("well-behaved: runs served %", _good_served, 1),
-    Column("TTFT p99 (s)", lambda s: float(s["good_ttft_s"]["p99"]), 1),
+    ReportColumn("users served, requests %", lambda s: float(s["requests"]["users"]), 1),
+    ReportColumn("users served, interactions %", lambda s: float(s["interactions"]["users"]), 1),
+    ReportColumn("well-behaved: runs served %", _good_served, 1),
+    ReportColumn("TTFT p99 (s)", lambda s: float(s["good_ttft_s"]["p99"]), 1),
     _DIFFERENCE,
 )
 _TABLE_3_VALUES: Mapping[str, tuple[float, ...]] = {
@@ -157,11 +159,11 @@ def _of_app(app: str, key: str) -> Figure:
 
 _APPS = tuple(app.app for app, _ in TABLE_4)
 _, _HEAVIEST, _LIGHT = _APPS
-_WASTED = Column("tokens wasted", lambda s: float(sum(s["wasted_tokens"].values())))
-_JAIN = Column("Jain (typical calls)", lambda s: float(s["slice_jain_index"]), 3)
+_WASTED = ReportColumn("tokens wasted", lambda s: float(sum(s["wasted_tokens"].values())))
+_JAIN = ReportColumn("Jain (typical calls)", lambda s: float(s["slice_jain_index"]), 3)
 _TABLE_4 = (
-    *(Column(f"{app}: served", _of_app(app, "served_requests")) for app in _APPS),
-    *(Column(f"{app}: prompt tok/s", _of_app(app, "prompt_tokens_per_s")) for app in _APPS),
+    *(ReportColumn(f"{app}: served", _of_app(app, "served_requests")) for app in _APPS),
+    *(ReportColumn(f"{app}: prompt tok/s", _of_app(app, "prompt_tokens_per_s")) for app in _APPS),
     _WASTED,
     _JAIN,
 )
@@ -207,37 +209,41 @@ def table4(setting: Setting, simulated: Simulated) -> Report:
 # --- Figure 8: aborted runs, wasted tokens, throttled and delayed users ---------------------------
 
 
-def _throttling(key: str, name: str) -> Column:
+def _throttling(key: str, name: str) -> ReportColumn:
     """Return a column of the throttling quality in percent; NaN if nobody was throttled."""
 
     def value(summary: Summary) -> float:
         share = summary.get("throttling", {}).get(key)
         return math.nan if share is None else 100.0 * float(share)
 
-    return Column(name, value)
+    return ReportColumn(name, value)
 
 
 def _least_rpm(summary: Summary) -> float:
     return float(min(summary["throttled_rpm"], default=math.nan))
 
 
-_ABORTED = Column("aborted interactions", lambda s: float(s["interactions"]["aborted"]))
-_REJECTED = Column("and requests", lambda s: float(s["requests"]["aborted"]))
-_THROTTLED = Column("tokens wasted by throttling", lambda s: float(s["wasted_tokens"]["throttled"]))
+_ABORTED = ReportColumn("aborted interactions", lambda s: float(s["interactions"]["aborted"]))
+_REJECTED = ReportColumn("and requests", lambda s: float(s["requests"]["aborted"]))
+_THROTTLED = ReportColumn(
+    "tokens wasted by throttling", lambda s: float(s["wasted_tokens"]["throttled"])
+)
 _PRECISION = _throttling("precision", "abusers among throttled %")
 _RECALL = _throttling("recall", "abusers throttled %")
-_ABUSIVE = Column("million tokens on abusers", lambda s: s["throttling"]["abusive_tokens"] / 1e6, 2)
+_ABUSIVE = ReportColumn(
+    "million tokens on abusers", lambda s: s["throttling"]["abusive_tokens"] / 1e6, 2
+)
 _FIGURE_8 = (
     _ABORTED,
     _REJECTED,
     _THROTTLED,
-    Column("well-behaved users throttled", lambda s: float(s["throttled_good_users"])),
+    ReportColumn("well-behaved users throttled", lambda s: float(s["throttled_good_users"])),
     _PRECISION,
     _RECALL,
-    Column("least calls/min of a throttled user", _least_rpm, 1),
+    ReportColumn("least calls/min of a throttled user", _least_rpm, 1),
     _ABUSIVE,
     _DELAYED,
-    Column("well-behaved %", lambda s: float(s["delayed_good_users"]), 2),
+    ReportColumn("well-behaved %", lambda s: float(s["delayed_good_users"]), 2),
 )
 _FIGURE_8_VALUES: Mapping[str, Mapping[str, float]] = {
     RPM: {_THROTTLED.name: 15_660.0, _DELAYED.name: 93 * 0.93},
@@ -339,7 +345,7 @@ def figure9(setting: Setting, simulated: Simulated) -> Report:
     """Return the gain of FairServe in each app, as ratios to other systems under the same seed."""
     gains = [(fs, what, other) for fs in _FAIRSERVE for what in _GAINS for other in (RPM, VTC)]
     columns = [
-        Column(f"{what}: {fs} / {other}", partial(_gain, simulated, fs, what, other), 2)
+        ReportColumn(f"{what}: {fs} / {other}", partial(_gain, simulated, fs, what, other), 2)
         for fs, what, other in gains
     ]
     places = {

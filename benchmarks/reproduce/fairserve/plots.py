@@ -14,10 +14,10 @@ from fairserve.benchmarks.plots import (
     sheet,
     unit_prefixes,
 )
-from fairserve.benchmarks.reproduce.report import Column, Row
+from fairserve.benchmarks.reproduce.report import ReportColumn, ReportRow
 
 
-def draw_bars(path: Path, rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
+def draw_bars(path: Path, rows: Sequence[ReportRow], columns: Sequence[ReportColumn]) -> list[str]:
     """Draw a panel per column, with a bar and a spread per row; return the files' names.
 
     A row without the figure (the precision of a throttle that rejected nobody) has no bar.

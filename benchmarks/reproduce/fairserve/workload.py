@@ -34,7 +34,7 @@ from typing import Any
 from fairserve.benchmarks.reproduce.default.costs import OURS
 from fairserve.benchmarks.reproduce.fairserve.figures import fairserve_figures
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.assignment import merge
@@ -185,7 +185,7 @@ def _simulate(
 ) -> Simulated:
     jobs = {
         name: [
-            Job(
+            SimulationJob(
                 f"{name} (seed {seed})",
                 trace,
                 system,

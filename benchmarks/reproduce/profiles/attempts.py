@@ -13,10 +13,10 @@ from typing import Any
 from fairserve.benchmarks.reproduce.profiles.contest import CHEAT, Useful
 from fairserve.benchmarks.simulate.declared import scaled
 from fairserve.engine.simulated.profiles import profiles_of
-from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
 from fairserve.interactions.profiles.profile import MOST_CALLS, AppProfile, StageProfile
 
-Runs = Sequence[Interaction]
+Runs = Sequence[TraceInteraction]
 
 _BLOCK_TOKENS = 16
 _CONSTANT = 1 << 32
@@ -24,7 +24,7 @@ _CONSTANT = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ProfileAttempt:
     """One way to send the work and to declare it."""
 
     runs: Runs
@@ -34,21 +34,21 @@ class Attempt:
     """Tokens of honest work in a call, by its full id; other calls are honest."""
 
 
-Try = Callable[[Runs], Attempt]
+Try = Callable[[Runs], ProfileAttempt]
 
 
-def honest(runs: Runs) -> Attempt:
+def honest(runs: Runs) -> ProfileAttempt:
     """Return the honest work without any attempt."""
-    return Attempt(runs)
+    return ProfileAttempt(runs)
 
 
 def declares(factor: float, *, from_stage: int = 1, calls: float | None = None) -> Try:
     """Return an attempt that declares calls larger than they are, and possibly more of them."""
 
-    def attempt(runs: Runs) -> Attempt:
+    def attempt(runs: Runs) -> ProfileAttempt:
         true = _truth(runs)
         stated = larger_from(true, factor, from_stage)
-        return Attempt(
+        return ProfileAttempt(
             runs,
             {
                 CHEAT: replace(
@@ -65,12 +65,12 @@ def declares(factor: float, *, from_stage: int = 1, calls: float | None = None) 
 def new_apps(factor: float, runs_each: int) -> Try:
     """Return an attempt with a new app per ``runs_each`` runs, each declared larger than it is."""
 
-    def attempt(runs: Runs) -> Attempt:
+    def attempt(runs: Runs) -> ProfileAttempt:
         renamed = [
             replace(run, app=f"{CHEAT}-{place // runs_each}") for place, run in enumerate(runs)
         ]
         stated = larger_from(_truth(runs), factor, 1)
-        return Attempt(renamed, {run.app: stated for run in renamed})
+        return ProfileAttempt(renamed, {run.app: stated for run in renamed})
 
     return attempt
 
@@ -78,7 +78,7 @@ def new_apps(factor: float, runs_each: int) -> Try:
 def one_run(factor: float) -> Try:
     """Return an attempt that makes all calls of a user roots of one run, declared endless."""
 
-    def attempt(runs: Runs) -> Attempt:
+    def attempt(runs: Runs) -> ProfileAttempt:
         endless = []
         for user in sorted({run.user for run in runs}):
             own = [run for run in runs if run.user == user]
@@ -91,7 +91,7 @@ def one_run(factor: float) -> Try:
         stated = replace(
             larger_from(_truth(runs), factor, 1), calls_per_interaction=MOST_CALLS, run_lengths=()
         )
-        return Attempt(endless, {CHEAT: stated})
+        return ProfileAttempt(endless, {CHEAT: stated})
 
     return attempt
 
@@ -99,7 +99,7 @@ def one_run(factor: float) -> Try:
 def deep_runs(chains: int, factor: float) -> Try:
     """Return an attempt with a few endless chains; stages beyond honest runs are declared larger."""
 
-    def attempt(runs: Runs) -> Attempt:
+    def attempt(runs: Runs) -> ProfileAttempt:
         true = _truth(runs)
         calls: list[list[TraceCall]] = [[] for _ in range(chains)]
         for place, run in enumerate(runs):
@@ -113,7 +113,7 @@ def deep_runs(chains: int, factor: float) -> Try:
         ]
         mean = _mean(run.calls for run in runs)
         stages = (*true.stages, scaled(mean, factor))
-        return Attempt(endless, {CHEAT: replace(true, stages=stages)})
+        return ProfileAttempt(endless, {CHEAT: replace(true, stages=stages)})
 
     return attempt
 
@@ -121,7 +121,7 @@ def deep_runs(chains: int, factor: float) -> Try:
 def splits(parts: int) -> Try:
     """Return an attempt that sends each call as several small ones, one after the other."""
 
-    def attempt(runs: Runs) -> Attempt:
+    def attempt(runs: Runs) -> ProfileAttempt:
         split = []
         for run in runs:
             calls: list[TraceCall] = []
@@ -137,7 +137,7 @@ def splits(parts: int) -> Try:
                     )
                     calls.append(small)
             split.append(replace(run, calls=tuple(calls)))
-        return Attempt(split)
+        return ProfileAttempt(split)
 
     return attempt
 
@@ -145,7 +145,7 @@ def splits(parts: int) -> Try:
 def merges(runs_each: int) -> Try:
     """Return an attempt that sends several runs as one, stage by stage, in fewer, larger calls."""
 
-    def attempt(runs: Runs) -> Attempt:
+    def attempt(runs: Runs) -> ProfileAttempt:
         merged = []
         for begin in range(0, len(runs) - runs_each + 1, runs_each):
             group = runs[begin : begin + runs_each]
@@ -158,7 +158,7 @@ def merges(runs_each: int) -> Try:
                 for place, call in enumerate(group[0].calls)
             )
             merged.append(replace(group[0], calls=calls))
-        return Attempt(merged)
+        return ProfileAttempt(merged)
 
     return attempt
 
@@ -166,11 +166,11 @@ def merges(runs_each: int) -> Try:
 def pads(times: float, first: int | None = None) -> Try:
     """Return an attempt that pads prompts of all runs, or of the first ones and their declaration."""
 
-    def attempt(runs: Runs) -> Attempt:
+    def attempt(runs: Runs) -> ProfileAttempt:
         until = len(runs) if first is None else first
         padded = [_padded(run, times) for run in runs[:until]]
         useful = _useful(runs[:until])
-        return Attempt([*padded, *runs[until:]], {CHEAT: _truth(padded)}, useful)
+        return ProfileAttempt([*padded, *runs[until:]], {CHEAT: _truth(padded)}, useful)
 
     return attempt
 
@@ -182,7 +182,7 @@ def constant_prompt(tokens: int, *, cached: bool, system: bool = True, one_in: i
     run of blocks shared by all calls or, if they are not to be cached, shared by none.
     """
 
-    def attempt(runs: Runs) -> Attempt:
+    def attempt(runs: Runs) -> ProfileAttempt:
         blocks = ((_CONSTANT, tokens // _BLOCK_TOKENS),) if cached else ()
         size = "system_tokens" if system else "input_tokens"
         padded = [
@@ -191,8 +191,10 @@ def constant_prompt(tokens: int, *, cached: bool, system: bool = True, one_in: i
         ]
         if one_in > 1:
             kept = [run for place, run in enumerate(runs) if place % one_in]
-            return Attempt([*padded, *kept], {CHEAT: _truth([*padded, *kept])}, _useful(runs))
-        return Attempt(padded, {CHEAT: _truth(padded)}, _useful(runs))
+            return ProfileAttempt(
+                [*padded, *kept], {CHEAT: _truth([*padded, *kept])}, _useful(runs)
+            )
+        return ProfileAttempt(padded, {CHEAT: _truth(padded)}, _useful(runs))
 
     return attempt
 
@@ -200,8 +202,8 @@ def constant_prompt(tokens: int, *, cached: bool, system: bool = True, one_in: i
 def invents_users(users: int) -> Try:
     """Return an attempt that sends the same runs in the names of more users."""
 
-    def attempt(runs: Runs) -> Attempt:
-        return Attempt(
+    def attempt(runs: Runs) -> ProfileAttempt:
+        return ProfileAttempt(
             [replace(run, user=f"invented-{place % users}") for place, run in enumerate(runs)]
         )
 
@@ -211,33 +213,35 @@ def invents_users(users: int) -> Try:
 def lets_others_pad(times: float, one_in: int) -> Try:
     """Return an attempt in which an invented user sends some of the runs, padded."""
 
-    def attempt(runs: Runs) -> Attempt:
+    def attempt(runs: Runs) -> ProfileAttempt:
         sent = [
             replace(_padded(run, times), user=f"invented-{place}") if place % one_in == 0 else run
             for place, run in enumerate(runs)
         ]
-        return Attempt(sent, {CHEAT: _truth(runs)}, _useful(runs[::one_in]))
+        return ProfileAttempt(sent, {CHEAT: _truth(runs)}, _useful(runs[::one_in]))
 
     return attempt
 
 
-def names_agents(runs: Runs) -> Attempt:
+def names_agents(runs: Runs) -> ProfileAttempt:
     """Name each call's agent by the size of its output, which makes profiles by agent most exact."""
-    return Attempt(
+    return ProfileAttempt(
         [_changed(run, lambda call: {"agent": f"size-{call.output_tokens // 20}"}) for run in runs]
     )
 
 
-def _changed(run: Interaction, change: Callable[[TraceCall], Mapping[str, Any]]) -> Interaction:
+def _changed(
+    run: TraceInteraction, change: Callable[[TraceCall], Mapping[str, Any]]
+) -> TraceInteraction:
     """Return a run with some fields of each call replaced."""
     return replace(run, calls=tuple(replace(call, **change(call)) for call in run.calls))
 
 
-def _padded(run: Interaction, times: float) -> Interaction:
+def _padded(run: TraceInteraction, times: float) -> TraceInteraction:
     return _changed(run, lambda call: {"input_tokens": round(times * call.input_tokens)})
 
 
-def _useful(runs: Iterable[Interaction]) -> dict[str, float]:
+def _useful(runs: Iterable[TraceInteraction]) -> dict[str, float]:
     return {
         f"{run.interaction_id}/{call.call_id}": float(call.prompt_tokens + call.output_tokens)
         for run in runs

@@ -20,18 +20,18 @@ from typing import Any
 from fairserve.benchmarks.reproduce.profiles.service import (
     LEARNING_INTERVAL_S,
     WEIGHTS,
-    Windows,
+    ServiceWindows,
     typical_calls,
 )
 from fairserve.benchmarks.reproduce.setting import Setting, delayed
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.profiles import profiles_of, stages_of
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.assignment import merge
-from fairserve.engine.simulated.traces.model import Interaction, Trace
+from fairserve.engine.simulated.traces.model import Trace, TraceInteraction
 from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
@@ -94,7 +94,7 @@ def job(
     seed: int,
     declared: Mapping[str, AppProfile],
     learning: LearningOptions | None,
-) -> Job:
+) -> SimulationJob:
     """Return a job that is stopped while all tenants still have work."""
     duration_s = DURATION_S * setting.scale
     options = ReplayOptions(
@@ -104,8 +104,8 @@ def job(
         learning=learning,
         learning_interval_s=LEARNING_INTERVAL_S,
     )
-    watch = partial(TypicalCalls, profiles_of(trace), calls_by_stage(trace), duration_s)
-    return Job(
+    watch = partial(BackloggedCalls, profiles_of(trace), calls_by_stage(trace), duration_s)
+    return SimulationJob(
         "profiles",
         trace,
         SYSTEMS["fairserve"],
@@ -138,7 +138,7 @@ class ClosedLoop(Replay):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._later: dict[str, deque[Interaction]] = defaultdict(deque)
+        self._later: dict[str, deque[TraceInteraction]] = defaultdict(deque)
         for run in self._trace.interactions:
             if run.arrival_s >= LATER_S:
                 self._later[run.app].append(run)
@@ -150,7 +150,7 @@ class ClosedLoop(Replay):
             self._push(self._now_s, 0, replace(later.popleft(), arrival_s=self._now_s))
 
 
-class TypicalCalls:
+class BackloggedCalls:
     """Observes the service of each app, in its typical calls."""
 
     def __init__(
@@ -161,7 +161,7 @@ class TypicalCalls:
     ) -> None:
         """Take the true profiles, and the number of calls at each stage of an app."""
         self._true, self._calls, self._duration_s = true, calls, duration_s
-        self._served = Windows(true, duration_s, WINDOW_S)
+        self._served = ServiceWindows(true, duration_s, WINDOW_S)
 
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None

@@ -25,10 +25,10 @@ from fairserve.benchmarks.reproduce.profiles.backlogged_apps import (
     job,
 )
 from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, measure
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.declared import larger
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.profiles.profile import AppProfile
@@ -48,14 +48,14 @@ _AFTER = 1 / 3
 been compensated by then."""
 
 COLUMNS = (
-    Column("known after interactions", lambda seen: seen["first"]),
-    Column("after s", lambda seen: seen["first_s"]),
-    Column("for good after", lambda seen: seen["interactions"]),
-    Column("worst factor from known on", lambda seen: seen["worst"], 2),
-    Column("profiles that held", lambda seen: seen["changes"]),
-    Column("share, declared only", lambda seen: seen["share"]["declared"], 2),
-    Column("share, learned", lambda seen: seen["share"]["learned"], 2),
-    Column("share, right from the start", lambda seen: seen["share"]["right"], 2),
+    ReportColumn("known after interactions", lambda seen: seen["first"]),
+    ReportColumn("after s", lambda seen: seen["first_s"]),
+    ReportColumn("for good after", lambda seen: seen["interactions"]),
+    ReportColumn("worst factor from known on", lambda seen: seen["worst"], 2),
+    ReportColumn("profiles that held", lambda seen: seen["changes"]),
+    ReportColumn("share, declared only", lambda seen: seen["share"]["declared"], 2),
+    ReportColumn("share, learned", lambda seen: seen["share"]["learned"], 2),
+    ReportColumn("share, right from the start", lambda seen: seen["share"]["right"], 2),
 )
 _FIRST, _, _KNOWN, _WORST, _, _DECLARED, _LEARNED, _RIGHT = COLUMNS
 _LEARNING = COLUMNS[:5]
@@ -80,11 +80,11 @@ def convergence(setting: Setting) -> Report:
         three = [runs[key] for key in (f"{name} declared", f"{name} learned", "right")]
         for app, factor in factors.items():
             seen = [_seen(app, *seed) for seed in zip(*three, strict=True)]
-            rows.append(Row(f"{app}, {_how(factor)}", measure(COLUMNS, seen)))
+            rows.append(ReportRow(f"{app}, {_how(factor)}", measure(COLUMNS, seen)))
     for factor in (10.0, 0.1):
         name = f"{LONG}, {_how(factor)}"
         known = [learned_of(_SLOWEST, summary) for summary in runs[name]]
-        rows.append(Row(name, measure(_LEARNING, known)))
+        rows.append(ReportRow(name, measure(_LEARNING, known)))
     plots: list[str] = []
     if setting.plots is not None:
         from fairserve.benchmarks.reproduce.profiles.convergence_plot import draw_convergence
@@ -114,7 +114,7 @@ def _jobs(
     traces: Sequence[Trace],
     factors: Mapping[str, float] | None,
     learning: LearningOptions | None,
-) -> list[Job]:
+) -> list[SimulationJob]:
     jobs = []
     for seed, trace in enumerate(traces):
         declared = wrongly(profiles_of(trace), factors) if factors else {}
@@ -133,7 +133,7 @@ def long_run(setting: Setting, seed: int) -> Trace:
     return trace.with_interactions(runs[: max(2, round(len(runs) * setting.scale))])
 
 
-def _long_jobs(setting: Setting, factor: float) -> list[Job]:
+def _long_jobs(setting: Setting, factor: float) -> list[SimulationJob]:
     jobs = []
     for seed in range(setting.seeds):
         trace = long_run(setting, seed)
@@ -182,10 +182,10 @@ SHARE = 0.3
 """Maximum accepted deviation of an app from its share, as a fraction of it."""
 
 
-def claims(rows: Sequence[Row]) -> list[Check]:
+def claims(rows: Sequence[ReportRow]) -> list[Check]:
     """Return the checks of every app, under every seed."""
 
-    def furthest(column: Column, key: Any) -> tuple[float, str]:
+    def furthest(column: ReportColumn, key: Any) -> tuple[float, str]:
         return max(
             (key(value), row.name)
             for row in rows

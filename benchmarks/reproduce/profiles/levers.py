@@ -27,9 +27,9 @@ from fairserve.benchmarks.reproduce.profiles.contest import (
     siblings,
 )
 from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, measure
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
@@ -120,14 +120,14 @@ GAINFUL = (MERGES, NEW_APPS_TRUSTED)
 """Attempts that learned profiles do not stop."""
 
 COLUMNS = (
-    Column("gain, declared only", lambda seen: seen["declared"]["gain"], 2),
-    Column("others", lambda seen: seen["declared"]["others"], 2),
-    Column("gain, learned", lambda seen: seen["learned"]["gain"], 2),
-    Column("others, learned", lambda seen: seen["learned"]["others"], 2),
-    Column("last quarter, learned", lambda seen: seen["learned"]["late"], 2),
-    Column("gains until run", lambda seen: seen["learned"]["until"], 0),
-    Column("others' slices", lambda seen: seen["declared"]["slices"], 2),
-    Column("others' slices, learned", lambda seen: seen["learned"]["slices"], 2),
+    ReportColumn("gain, declared only", lambda seen: seen["declared"]["gain"], 2),
+    ReportColumn("others", lambda seen: seen["declared"]["others"], 2),
+    ReportColumn("gain, learned", lambda seen: seen["learned"]["gain"], 2),
+    ReportColumn("others, learned", lambda seen: seen["learned"]["others"], 2),
+    ReportColumn("last quarter, learned", lambda seen: seen["learned"]["late"], 2),
+    ReportColumn("gains until run", lambda seen: seen["learned"]["until"], 0),
+    ReportColumn("others' slices", lambda seen: seen["declared"]["slices"], 2),
+    ReportColumn("others' slices, learned", lambda seen: seen["learned"]["slices"], 2),
 )
 _GAINS, _OTHERS, _LEARNED, _OTHERS_LEARNED, _LATE, _, _SLICES, _SLICES_LEARNED = COLUMNS
 Summary = Mapping[str, Any]
@@ -171,15 +171,15 @@ def cap(setting: Setting, levers: Mapping[str, Lever] = CAPPED) -> Report:
     return Report("profiles", title, text, columns, list(rows.values()), checks)
 
 
-def _rows(setting: Setting, levers: Mapping[str, Lever]) -> dict[str, Row]:
+def _rows(setting: Setting, levers: Mapping[str, Lever]) -> dict[str, ReportRow]:
     """Return the figures of each lever by its name."""
-    jobs: dict[str, list[Job]] = {}
+    jobs: dict[str, list[SimulationJob]] = {}
     for name, lever in levers.items():
         for learned in (False, True):
             for each in (lever, _honest(lever)):
                 jobs.setdefault(_key(each, name, learned), _jobs(setting, each, learned))
     runs = setting.summaries(jobs)
-    rows: dict[str, Row] = {}
+    rows: dict[str, ReportRow] = {}
     for name, lever in levers.items():
         seeds: list[dict[str, dict[str, float]]] = [{} for _ in range(setting.seeds)]
         for learned in (False, True):
@@ -187,7 +187,7 @@ def _rows(setting: Setting, levers: Mapping[str, Lever]) -> dict[str, Row]:
             honest = runs[_key(_honest(lever), name, learned)]
             for number, pair in enumerate(zip(tried, honest, strict=True)):
                 seeds[number]["learned" if learned else "declared"] = compared(*pair)
-        rows[name] = Row(name, measure(COLUMNS, seeds))
+        rows[name] = ReportRow(name, measure(COLUMNS, seeds))
     return rows
 
 
@@ -201,7 +201,7 @@ def _key(lever: Lever, name: str, learned: bool) -> str:
     return f"{tried} {lever.limits.user_rpm} {learned} {lever.trusted} {lever.weight_cap}"
 
 
-def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
+def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[SimulationJob]:
     duration_s = DURATION_S * setting.scale
     jobs = []
     for seed in range(setting.seeds):
@@ -222,7 +222,7 @@ def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
             learning_interval_s=LEARNING_INTERVAL_S,
         )
         jobs.append(
-            Job(
+            SimulationJob(
                 "levers",
                 trace,
                 system,
@@ -268,7 +268,7 @@ SLICES_BESIDE_PADDING = 0.95
 WORK_UNDER_CAP = 1.0
 
 
-def claims(rows: Mapping[str, Row]) -> list[Check]:
+def claims(rows: Mapping[str, ReportRow]) -> list[Check]:
     """Check that attempts gain with declared profiles but, except the named ones, not with learned."""
     stopped = [row for name, row in rows.items() if name not in GAINFUL]
     lasting = [row for row in stopped if row.name != FIRST]
@@ -306,7 +306,12 @@ def claims(rows: Mapping[str, Row]) -> list[Check]:
 
 
 def _all(
-    claim: str, rows: Sequence[Row], column: Column, bound: float, *, least: bool = False
+    claim: str,
+    rows: Sequence[ReportRow],
+    column: ReportColumn,
+    bound: float,
+    *,
+    least: bool = False,
 ) -> Check:
     """Check a bound on the row that is furthest from it, under its worst seed."""
     sign = -1 if least else 1

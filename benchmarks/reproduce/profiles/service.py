@@ -18,7 +18,7 @@ def typical_calls(usage: TokenUsage, true: AppProfile, stage: int) -> float:
     return WEIGHTS.slice(usage) / WEIGHTS.typical_call(true, stage)
 
 
-class Windows:
+class ServiceWindows:
     """Totals of each party in equal windows of time."""
 
     def __init__(self, parties: Iterable[str], duration_s: float, width_s: float) -> None:

@@ -7,8 +7,8 @@ Their service over any interval differs by at most a constant, whatever they sen
 from __future__ import annotations
 
 from fairserve.benchmarks.reproduce.claims import at_least, at_most, between, less, less_by_median
-from fairserve.benchmarks.reproduce.figure import Figure, Panel, Rows
-from fairserve.benchmarks.reproduce.report import Check, Column
+from fairserve.benchmarks.reproduce.figure import Panel, PaperFigure, Rows
+from fairserve.benchmarks.reproduce.report import Check, ReportColumn
 from fairserve.benchmarks.reproduce.service_history import ServiceHistory
 from fairserve.benchmarks.reproduce.vtc.synthetic import (
     BOUND,
@@ -17,8 +17,8 @@ from fairserve.benchmarks.reproduce.vtc.synthetic import (
     GROWTH,
     INTERVAL,
     THROUGHPUT,
-    Run,
     SyntheticFigure,
+    SyntheticRun,
     bound,
     mean_of,
     minutes_off,
@@ -49,7 +49,7 @@ _BOUNDED_PANELS = (Panel("difference", ("fcfs", *FAIR), BOUND), *panels("service
 
 
 def _two_clients(number: int, title: str, suite: str) -> SyntheticFigure:
-    figure = Figure(number, title, _BOUNDED, _bounded, _BOUNDED_PANELS)
+    figure = PaperFigure(number, title, _BOUNDED, _bounded, _BOUNDED_PANELS)
     return SyntheticFigure(figure, runs_of(suite, "fcfs", *FAIR))
 
 
@@ -59,7 +59,7 @@ _FIGURE_6 = (
     DIFFERENCE,
     INTERVAL,
     GROWTH,
-    Column(
+    ReportColumn(
         "client 1 of client 2 while off",
         lambda h: mean_of(h, minutes_off(h), "client-1") / mean_of(h, minutes_off(h), "client-2"),
         2,
@@ -86,7 +86,7 @@ _STD = "std of difference"
 _FIGURE_15 = (
     DIFFERENCE,
     INTERVAL,
-    Column(_STD, lambda h: float(h.difference.std())),
+    ReportColumn(_STD, lambda h: float(h.difference.std())),
     THROUGHPUT,
 )
 
@@ -127,8 +127,8 @@ def _entitled(history: ServiceHistory, weighted: bool) -> list[float]:
     return [each * len(received) / sum(received) for each in received]
 
 
-def _shares(client: int) -> Column:
-    return Column(
+def _shares(client: int) -> ReportColumn:
+    return ReportColumn(
         f"client {client} of client 1",
         lambda h: float(h.accumulated[f"client-{client}"][-1] / h.accumulated["client-1"][-1]),
         2,
@@ -139,8 +139,8 @@ _FIGURE_16 = (
     _shares(2),
     _shares(3),
     _shares(4),
-    Column("off equal %", lambda h: 100 * max(abs(x - 1) for x in _entitled(h, False)), 1),
-    Column("off 1:2:3:4 %", lambda h: 100 * max(abs(x - 1) for x in _entitled(h, True)), 1),
+    ReportColumn("off equal %", lambda h: 100 * max(abs(x - 1) for x in _entitled(h, False)), 1),
+    ReportColumn("off 1:2:3:4 %", lambda h: 100 * max(abs(x - 1) for x in _entitled(h, True)), 1),
 )
 
 
@@ -164,7 +164,7 @@ _PREDICTING = ("vtc", "vtc-noisy", "vtc-oracle", OURS)
 # If the clients' arrivals happen to alternate, VTC serves them in turn without any prediction: one
 # seed in five. So these checks compare medians.
 _NUMBERS = {"2 clients": "backlogged-2", "8 clients": "backlogged-8"}
-_MEAN = Column("mean difference", lambda h: float(h.difference.mean()))
+_MEAN = ReportColumn("mean difference", lambda h: float(h.difference.mean()))
 _FIGURE_19 = (DIFFERENCE, _MEAN, INTERVAL, THROUGHPUT)
 
 
@@ -185,13 +185,13 @@ def _figure_19(rows: Rows) -> list[Check]:
 BACKLOGGED = (
     _two_clients(3, "two overloaded clients", "overload"),
     SyntheticFigure(
-        Figure(6, "on and off, over its share", _FIGURE_6, _figure_6, _BOUNDED_PANELS),
+        PaperFigure(6, "on and off, over its share", _FIGURE_6, _figure_6, _BOUNDED_PANELS),
         runs_of("on-off-above-share", "fcfs", *FAIR),
     ),
     _two_clients(7, "short requests against long ones, Poisson", "short-and-long"),
     _two_clients(8, "long outputs against long inputs, Poisson", "long-output-and-long-input"),
     SyntheticFigure(
-        Figure(
+        PaperFigure(
             15,
             "size of the pool and length of the requests",
             _FIGURE_15,
@@ -206,14 +206,14 @@ BACKLOGGED = (
             ),
         ),
         tuple(
-            Run(f"{name}, {setting}", suite, name)
+            SyntheticRun(f"{name}, {setting}", suite, name)
             for name in FAIR
             for setting, suite in _SETTINGS.items()
         ),
         share=0.5,  # the effect is the same, and these are the longest runs
     ),
     SyntheticFigure(
-        Figure(
+        PaperFigure(
             16,
             "weights 1:2:3:4",
             _FIGURE_16,
@@ -222,12 +222,12 @@ BACKLOGGED = (
         ),
         (
             *runs_of("weighted", "vtc", OURS),
-            Run("vtc-weighted", "weighted", "vtc-weighted", weighted=True),
-            Run(f"{OURS} 1:2:3:4", "weighted", OURS, weighted=True),
+            SyntheticRun("vtc-weighted", "weighted", "vtc-weighted", weighted=True),
+            SyntheticRun(f"{OURS} 1:2:3:4", "weighted", OURS, weighted=True),
         ),
     ),
     SyntheticFigure(
-        Figure(
+        PaperFigure(
             19,
             "length prediction",
             _FIGURE_19,
@@ -238,7 +238,7 @@ BACKLOGGED = (
             ),
         ),
         tuple(
-            Run(f"{name}, {clients}", suite, name)
+            SyntheticRun(f"{name}, {clients}", suite, name)
             for clients, suite in _NUMBERS.items()
             for name in _PREDICTING
         ),

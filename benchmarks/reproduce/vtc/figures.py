@@ -15,7 +15,7 @@ from fairserve.benchmarks.reproduce.vtc.recorded import recorded_figures
 from fairserve.benchmarks.reproduce.vtc.synthetic import SyntheticFigure
 from fairserve.benchmarks.reproduce.vtc.tables import LENGTH_S, configured
 from fairserve.benchmarks.reproduce.vtc.under_share import UNDER_SHARE
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.cost_model import (
     COST_MODELS,
     Accelerator,
@@ -58,7 +58,7 @@ def synthetic_figure(setting: Setting, number: int) -> Report:
     spec = FIGURES[number]
     scale = 1.0 if spec.whole else setting.scale * spec.share
     traces: dict[tuple[str, int], Trace] = {}
-    jobs: dict[str, list[Job]] = {}
+    jobs: dict[str, list[SimulationJob]] = {}
     shown_s: dict[str, float] = {}
     for run in spec.runs:
         suite = VTC_SUITES[run.suite]
@@ -74,7 +74,7 @@ def synthetic_figure(setting: Setting, number: int) -> Report:
                 weights=suite.weights if run.weighted else {},
             )
             jobs[run.name].append(
-                Job(
+                SimulationJob(
                     f"Figure {number}: {run.name} ({seed + 1} of {setting.seeds})",
                     traces[key],
                     configured(run.system),

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from fairserve.benchmarks.reproduce.claims import at_least, at_most, less
-from fairserve.benchmarks.reproduce.figure import Figure, Histories, Panel, Rows
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, within
+from fairserve.benchmarks.reproduce.figure import Histories, Panel, PaperFigure, Rows
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, within
 from fairserve.benchmarks.reproduce.service_history import ServiceHistory
 from fairserve.benchmarks.reproduce.setting import Setting, delayed
 from fairserve.benchmarks.reproduce.vtc.requests import (
@@ -25,7 +25,7 @@ from fairserve.benchmarks.reproduce.vtc.requests import (
     request_figure,
 )
 from fairserve.benchmarks.reproduce.vtc.tables import OURS, configured
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
@@ -43,8 +43,8 @@ _UNDER = "under share: greatest s"
 _UNDER_MEAN = "under share: mean s"
 _OVER_MEAN = "over share: mean s"
 _ALL = "all: greatest s"
-_THROUGHPUT = Column("tok/s", lambda h: h.tokens_per_s)
-_REFUSED = Column("refused %", lambda h: 100.0 * h.refused_share, 1)
+_THROUGHPUT = ReportColumn("tok/s", lambda h: h.tokens_per_s)
+_REFUSED = ReportColumn("refused %", lambda h: 100.0 * h.refused_share, 1)
 
 
 def _profiled(system: str) -> str:
@@ -66,7 +66,7 @@ def replayed(setting: Setting, trace: Trace) -> Histories:
         systems[_profiled(name)] = configured(name, {"local.cost": "profiled"})
     jobs = {
         name: [
-            Job(
+            SimulationJob(
                 f"recorded trace: {name} ({seed + 1} of {setting.seeds})",
                 trace,
                 system,
@@ -92,16 +92,19 @@ def response_figures(setting: Setting, trace: Trace, histories: Histories) -> li
     under = [user for user in order if user not in over]
     chosen = tuple(order[rank - 1] for rank in RANKS)
     shown = tuple(
-        Column(name, _greatest([user]), 1) for name, user in zip(_SHOWN, chosen, strict=True)
+        ReportColumn(name, _greatest([user]), 1) for name, user in zip(_SHOWN, chosen, strict=True)
     )
-    low = Column(_UNDER, _greatest(under), 1)
-    low_mean, high_mean = Column(_UNDER_MEAN, _mean(under), 1), Column(_OVER_MEAN, _mean(over), 1)
-    everyone = Column(_ALL, _greatest(order), 1)
+    low = ReportColumn(_UNDER, _greatest(under), 1)
+    low_mean, high_mean = (
+        ReportColumn(_UNDER_MEAN, _mean(under), 1),
+        ReportColumn(_OVER_MEAN, _mean(over), 1),
+    )
+    everyone = ReportColumn(_ALL, _greatest(order), 1)
 
     by_profile = [_profiled(name) for name in _BY_PROFILE]
     figures = (
         (
-            Figure(
+            PaperFigure(
                 12,
                 "response time of four clients, recorded trace",
                 (*shown, low),
@@ -111,7 +114,7 @@ def response_figures(setting: Setting, trace: Trace, histories: Histories) -> li
             ["fcfs", *_FAIR],
         ),
         (
-            Figure(
+            PaperFigure(
                 13,
                 "response time under RPM, recorded trace",
                 (*shown[:2], everyone, _REFUSED),
@@ -124,7 +127,7 @@ def response_figures(setting: Setting, trace: Trace, histories: Histories) -> li
             [*_LIMITS, "fcfs", *_FAIR],
         ),
         (
-            Figure(
+            PaperFigure(
                 14,
                 "throughput of RPM, recorded trace",
                 (_THROUGHPUT, _REFUSED),
@@ -135,7 +138,7 @@ def response_figures(setting: Setting, trace: Trace, histories: Histories) -> li
             [*_LIMITS, "fcfs", *_FAIR],
         ),
         (
-            Figure(
+            PaperFigure(
                 18,
                 "response time of all clients by the profiled cost, recorded trace",
                 (low_mean, low, high_mean, _REFUSED),

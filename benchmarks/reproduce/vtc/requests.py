@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, spread
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, spread
 from fairserve.benchmarks.reproduce.service_history import Floats
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.engine.simulated.traces.model import Trace
@@ -16,10 +16,10 @@ RANKS = (13, 14, 26, 27)
 """Clients shown in the paper, ranked by number of requests: two middle ones, the two busiest."""
 _LENGTHS = "136 in [2, 1021], 256 out [2, 977]"
 _COLUMNS = (
-    Column("requests", lambda rates: float(rates[0])),
-    Column("least /min", lambda rates: float(rates[1].min())),
-    Column("median /min", lambda rates: float(np.median(rates[1]))),
-    Column("greatest /min", lambda rates: float(rates[1].max())),
+    ReportColumn("requests", lambda rates: float(rates[0])),
+    ReportColumn("least /min", lambda rates: float(rates[1].min())),
+    ReportColumn("median /min", lambda rates: float(np.median(rates[1]))),
+    ReportColumn("greatest /min", lambda rates: float(rates[1].max())),
 )
 """Columns of the number of requests, and of the numbers in each window."""
 
@@ -56,7 +56,7 @@ def request_figure(setting: Setting, trace: Trace) -> Report:
         user = order[rank - 1]
         seen[f"{rank}th of 27: client {user}"] = len(arrivals[user]), rates[user]
     rows = [
-        Row(name, {column.name: spread([column.of(values)]) for column in _COLUMNS})
+        ReportRow(name, {column.name: spread([column.of(values)]) for column in _COLUMNS})
         for name, values in seen.items()
     ]
     plots: tuple[str, ...] = ()

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairserve.benchmarks.reproduce.figure import Figure, Kind, Panel
-from fairserve.benchmarks.reproduce.report import Column
+from fairserve.benchmarks.reproduce.figure import Kind, Panel, PaperFigure
+from fairserve.benchmarks.reproduce.report import ReportColumn
 from fairserve.benchmarks.reproduce.service_history import ServiceHistory
 from fairserve.benchmarks.reproduce.vtc.tables import OURS
 
@@ -28,14 +28,14 @@ def bound(pool_tokens: int, input_tokens: int = 256) -> float:
 BOUND = bound(10_000)
 """Bound 2 U for the pool of all workloads except those of Figure 15."""
 
-DIFFERENCE = Column("largest difference", lambda h: h.largest_difference)
-INTERVAL = Column("while backlogged", lambda h: h.interval_difference)
-GROWTH = Column("growth /min", lambda h: h.growth_per_min)
-THROUGHPUT = Column("tok/s", lambda h: h.tokens_per_s)
+DIFFERENCE = ReportColumn("largest difference", lambda h: h.largest_difference)
+INTERVAL = ReportColumn("while backlogged", lambda h: h.interval_difference)
+GROWTH = ReportColumn("growth /min", lambda h: h.growth_per_min)
+THROUGHPUT = ReportColumn("tok/s", lambda h: h.tokens_per_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SyntheticRun:
     """A row of a figure."""
 
     name: str
@@ -49,8 +49,8 @@ class Run:
 class SyntheticFigure:
     """A figure and its runs."""
 
-    figure: Figure
-    runs: tuple[Run, ...]
+    figure: PaperFigure
+    runs: tuple[SyntheticRun, ...]
     to_end: bool = False
     """Serve all calls, so that each has a response time; otherwise the run stops after ten minutes,
     or with arrivals that last longer."""
@@ -60,9 +60,9 @@ class SyntheticFigure:
     """Fraction of the duration."""
 
 
-def runs_of(suite: str, *systems: str) -> tuple[Run, ...]:
+def runs_of(suite: str, *systems: str) -> tuple[SyntheticRun, ...]:
     """Return a row per system, with its name."""
-    return tuple(Run(system, suite, system) for system in systems)
+    return tuple(SyntheticRun(system, suite, system) for system in systems)
 
 
 def panels(kind: Kind, *rows: str) -> tuple[Panel, ...]:

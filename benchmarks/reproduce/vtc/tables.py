@@ -19,15 +19,15 @@ from typing import Any
 
 from fairserve.benchmarks.reproduce.report import (
     Check,
-    Column,
     Report,
-    Row,
+    ReportColumn,
+    ReportRow,
     rows_of,
     same_order,
     within,
 )
 from fairserve.benchmarks.reproduce.setting import Setting, delayed
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
@@ -39,10 +39,10 @@ from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
 _COSTS = COST_MODELS["a10g-llama2-7b"]
-MAX = Column("max", lambda s: s["service_difference"]["max"], 1)
-AVG = Column("avg", lambda s: s["service_difference"]["avg"], 1)
-VAR = Column("var", lambda s: s["service_difference"]["var"])
-THROUGHPUT = Column("tok/s", lambda s: s["throughput_tokens_per_s"]["total"])
+MAX = ReportColumn("max", lambda s: s["service_difference"]["max"], 1)
+AVG = ReportColumn("avg", lambda s: s["service_difference"]["avg"], 1)
+VAR = ReportColumn("var", lambda s: s["service_difference"]["var"])
+THROUGHPUT = ReportColumn("tok/s", lambda s: s["throughput_tokens_per_s"]["total"])
 _COLUMNS = (MAX, AVG, VAR, THROUGHPUT)
 OURS = "fairserve"
 NO_OPTIONS: Mapping[str, Any] = {}
@@ -163,14 +163,14 @@ def vtc_tables(setting: Setting, numbers: Sequence[int] = (3, 4, 5, 6)) -> list[
     return reports
 
 
-def _rows(setting: Setting, table: Table) -> list[Row]:
+def _rows(setting: Setting, table: Table) -> list[ReportRow]:
     """Return the systems of a table, and ours. A seed of the recorded trace is a decode delay."""
     options = _AS_CODED if isinstance(table.cost, Linear) else _BY_PROFILE
     windows = replace(VTC_TABLES, last_s=LENGTH_S * setting.scale - VTC_TABLES.step_s)
     traces = _traces(setting, table.suite)
     jobs = {
         name: [
-            Job(
+            SimulationJob(
                 f"{name} ({seed + 1} of {setting.seeds})",
                 trace,
                 configured(name, options),
@@ -205,7 +205,7 @@ def configured(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> SystemConf
     return system.with_options(options) if system.local == "vtc" else system
 
 
-def _ordered(rows: list[Row]) -> list[Check]:
+def _ordered(rows: list[ReportRow]) -> list[Check]:
     """Check the published order, and that ours is not beaten."""
     published = [row for row in rows if row.published]
     return [
@@ -215,7 +215,7 @@ def _ordered(rows: list[Row]) -> list[Check]:
     ]
 
 
-def _not_beaten(rows: list[Row]) -> Check:
+def _not_beaten(rows: list[ReportRow]) -> Check:
     """Check that no system but an oracle is fairer and faster than ours, by more than the spread."""
     [ours] = [row for row in rows if row.name == OURS]
     better = [
@@ -232,7 +232,7 @@ def _not_beaten(rows: list[Row]) -> Check:
 
 
 def _report(
-    name: str, title: str, setting: Setting, rows: list[Row], checks: list[Check]
+    name: str, title: str, setting: Setting, rows: list[ReportRow], checks: list[Check]
 ) -> Report:
     text = (
         f"Cost model {_COSTS.name} ({_COSTS.origin}), the loop and the lift of the paper's code, a pool "

@@ -6,8 +6,8 @@ They are served what they request without much delay, and the others use what th
 from __future__ import annotations
 
 from fairserve.benchmarks.reproduce.claims import at_least, at_most, between, less
-from fairserve.benchmarks.reproduce.figure import Figure, Rows
-from fairserve.benchmarks.reproduce.report import Check, Column
+from fairserve.benchmarks.reproduce.figure import PaperFigure, Rows
+from fairserve.benchmarks.reproduce.report import Check, ReportColumn
 from fairserve.benchmarks.reproduce.service_history import ServiceHistory
 from fairserve.benchmarks.reproduce.vtc.synthetic import (
     FAIR,
@@ -27,8 +27,8 @@ _CALL_SERVICE = 256 + 2 * 256
 _BOTH_PANELS = panels("service", "fcfs", *FAIR) + panels("response", "fcfs", *FAIR)
 
 
-def _response(client: str) -> Column:
-    return Column(f"{client} response s", lambda h: h.mean_response_s(client), 1)
+def _response(client: str) -> ReportColumn:
+    return ReportColumn(f"{client} response s", lambda h: h.mean_response_s(client), 1)
 
 
 # --- Figure 4: three clients, two under their share ------------------------------------------------
@@ -42,18 +42,18 @@ def _settled(history: ServiceHistory, client: str) -> float:
 _SMALL, _MEDIUM = 0.25, 0.5
 """Requests per second of clients 1 and 2."""
 _FIGURE_4 = (
-    Column(
+    ReportColumn(
         "client 1 served of asked", lambda h: _settled(h, "client-1") / _CALL_SERVICE / _SMALL, 2
     ),
-    Column(
+    ReportColumn(
         "client 2 served of asked", lambda h: _settled(h, "client-2") / _CALL_SERVICE / _MEDIUM, 2
     ),
-    Column(
+    ReportColumn(
         "client 3 share",
         lambda h: _settled(h, "client-3") / h.total_per_s(60.0, h.end_s),
         2,
     ),
-    Column("total /s", lambda h: h.total_per_s(60.0, h.end_s)),
+    ReportColumn("total /s", lambda h: h.total_per_s(60.0, h.end_s)),
     _response("client-1"),
     _response("client-2"),
 )
@@ -93,9 +93,9 @@ def _off_share(history: ServiceHistory) -> float:
 
 
 _FIGURE_5 = (
-    Column("total /s while on", lambda h: mean_of(h, _on(h))),
-    Column("off over on", lambda h: mean_of(h, minutes_off(h)) / mean_of(h, _on(h)), 3),
-    Column("client 2 share while off", _off_share, 2),
+    ReportColumn("total /s while on", lambda h: mean_of(h, _on(h))),
+    ReportColumn("off over on", lambda h: mean_of(h, minutes_off(h)) / mean_of(h, _on(h)), 3),
+    ReportColumn("client 2 share while off", _off_share, 2),
     _response("client-1"),
     _response("client-2"),
 )
@@ -128,9 +128,9 @@ def _rise(history: ServiceHistory) -> float:
 
 
 _FIGURE_9 = (
-    Column("client 1 rise s", _rise, 2),
-    Column("client 1 greatest s", lambda h: h.greatest_response_s("client-1"), 2),
-    Column("client 2 greatest s", lambda h: h.greatest_response_s("client-2"), 2),
+    ReportColumn("client 1 rise s", _rise, 2),
+    ReportColumn("client 1 greatest s", lambda h: h.greatest_response_s("client-1"), 2),
+    ReportColumn("client 2 greatest s", lambda h: h.greatest_response_s("client-2"), 2),
     THROUGHPUT,
 )
 
@@ -151,24 +151,24 @@ def _figure_9(rows: Rows) -> list[Check]:
 # --- Figure 10: the distribution shifts ------------------------------------------------------------
 
 _FIGURE_10 = (
-    Column(
+    ReportColumn(
         "off over on, phase 1",
         lambda h: h.total_per_s(180.0, 240.0) / h.total_per_s(120.0, 180.0),
         3,
     ),
-    Column(
+    ReportColumn(
         "client 1 of client 2, phase 2",
         lambda h: (
             h.served_per_s("client-1", 300.0, 600.0) / h.served_per_s("client-2", 300.0, 600.0)
         ),
         2,
     ),
-    Column(
+    ReportColumn(
         "client 1 served of asked, phase 3",
         lambda h: h.served_per_s("client-1", 720.0, 900.0) / (0.5 * _CALL_SERVICE),
         2,
     ),
-    Column(
+    ReportColumn(
         "client 1 response s, phase 3", lambda h: h.mean_response_s("client-1", 720.0, 900.0), 1
     ),
 )
@@ -194,25 +194,29 @@ def _figure_10(rows: Rows) -> list[Check]:
 
 UNDER_SHARE = (
     SyntheticFigure(
-        Figure(
+        PaperFigure(
             4, "three clients, two of them under their share", _FIGURE_4, _figure_4, _BOTH_PANELS
         ),
         runs_of("three-clients", "fcfs", *FAIR),
         to_end=True,
     ),
     SyntheticFigure(
-        Figure(5, "on and off, under its share", _FIGURE_5, _figure_5, _BOTH_PANELS),
+        PaperFigure(5, "on and off, under its share", _FIGURE_5, _figure_5, _BOTH_PANELS),
         runs_of("on-off-below-share", "fcfs", *FAIR),
         to_end=True,
     ),
     SyntheticFigure(
-        Figure(9, "isolation from a client whose rate rises", _FIGURE_9, _figure_9, _BOTH_PANELS),
+        PaperFigure(
+            9, "isolation from a client whose rate rises", _FIGURE_9, _figure_9, _BOTH_PANELS
+        ),
         runs_of("increase", "fcfs", *FAIR),
         to_end=True,
         whole=True,
     ),
     SyntheticFigure(
-        Figure(10, "three phases", _FIGURE_10, _figure_10, panels("service", "vtc", "lcf", OURS)),
+        PaperFigure(
+            10, "three phases", _FIGURE_10, _figure_10, panels("service", "vtc", "lcf", OURS)
+        ),
         runs_of("shift", "lcf", *FAIR),
         to_end=True,
         whole=True,

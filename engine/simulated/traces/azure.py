@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.flat import flat_trace, single_call
-from fairserve.engine.simulated.traces.lines import Line, read_lines
+from fairserve.engine.simulated.traces.lines import TraceLine, read_lines
 from fairserve.engine.simulated.traces.model import Trace
 
 AZURE_HEADER = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -62,7 +62,7 @@ def read_azure(path: Path, *, defaults: Defaults = Defaults()) -> Trace:
     )
 
 
-def _time(line: Line, text: str) -> datetime:
+def _time(line: TraceLine, text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from fairserve.engine.simulated.traces.defaults import Defaults
-from fairserve.engine.simulated.traces.lines import Line, read_lines, shown, trace_name
+from fairserve.engine.simulated.traces.lines import TraceLine, read_lines, shown, trace_name
 from fairserve.engine.simulated.traces.model import (
-    Interaction,
     Scope,
     Trace,
     TraceCall,
     TraceError,
+    TraceInteraction,
 )
 
 UNNAMED = "default"
@@ -41,7 +41,7 @@ def read_interactions(path: Path, *, defaults: Defaults = Defaults()) -> Trace:
     Null or missing tenant, user, arrival and gap are taken from ``defaults``. An output of 0 tokens
     counts as 1. Raises `TraceError` with file and line for anything else that is not as documented.
     """
-    interactions: list[Interaction] = []
+    interactions: list[TraceInteraction] = []
     line_by_id: dict[str, int] = {}
     block_tokens = 0
     for line in read_lines(path):
@@ -94,7 +94,7 @@ def encode_trace(trace: Trace, path: Path) -> bytes:
     seen: set[str] = set()
     for interaction in trace.interactions:
         record = _record(interaction, trace.block_tokens)
-        line = Line(path, len(texts) + 1, json.dumps(record, separators=(",", ":")))
+        line = TraceLine(path, len(texts) + 1, json.dumps(record, separators=(",", ":")))
         back = _interaction(line, line.json_object(), trace.block_tokens, Defaults())
         if back != interaction or interaction.interaction_id in seen:
             raise line.error(
@@ -107,7 +107,7 @@ def encode_trace(trace: Trace, path: Path) -> bytes:
     return "".join(f"{text}\n" for text in texts).encode()
 
 
-def _record(interaction: Interaction, block_tokens: int) -> dict[str, Any]:
+def _record(interaction: TraceInteraction, block_tokens: int) -> dict[str, Any]:
     record: dict[str, Any] = {
         "iid": interaction.interaction_id,
         "tenant": interaction.tenant,
@@ -137,8 +137,8 @@ def _record(interaction: Interaction, block_tokens: int) -> dict[str, Any]:
 
 
 def _interaction(
-    line: Line, record: dict[str, Any], block_tokens: int, defaults: Defaults
-) -> Interaction:
+    line: TraceLine, record: dict[str, Any], block_tokens: int, defaults: Defaults
+) -> TraceInteraction:
     records = record.get("calls")
     if not isinstance(records, list) or not records:
         raise line.error("calls must be a list of at least one call")
@@ -150,7 +150,7 @@ def _interaction(
     group = record.get("group", "")
     if not isinstance(group, str):
         raise line.error(f"group must be a string, got {shown(group)}")
-    return Interaction(
+    return TraceInteraction(
         interaction_id=line.identifier(record.get("iid"), "iid"),
         tenant=_name(line, record, "tenant", defaults.tenant),
         app=_name(line, record, "app", UNNAMED),
@@ -167,13 +167,13 @@ def _interaction(
     )
 
 
-def _name(line: Line, record: dict[str, Any], key: str, default: str) -> str:
+def _name(line: TraceLine, record: dict[str, Any], key: str, default: str) -> str:
     value = record.get(key)
     return default if value is None else line.identifier(value, key)
 
 
 def _call(
-    line: Line, index: int, record: object, block_tokens: int, defaults: Defaults
+    line: TraceLine, index: int, record: object, block_tokens: int, defaults: Defaults
 ) -> TraceCall:
     if not isinstance(record, dict):
         raise line.error(f"calls[{index}] must be an object, got {shown(record)}")
@@ -203,7 +203,7 @@ def _call(
     )
 
 
-def _blocks(line: Line, where: str, runs: object, most: int) -> tuple[tuple[int, int], ...]:
+def _blocks(line: TraceLine, where: str, runs: object, most: int) -> tuple[tuple[int, int], ...]:
     if not isinstance(runs, list):
         raise line.error(f"{where}blk must be a list of [start, count], got {shown(runs)}")
     blocks: list[tuple[int, int]] = []
@@ -221,7 +221,7 @@ def _blocks(line: Line, where: str, runs: object, most: int) -> tuple[tuple[int,
     return tuple(blocks)
 
 
-def _in_order(line: Line, calls: Sequence[TraceCall]) -> tuple[TraceCall, ...]:
+def _in_order(line: TraceLine, calls: Sequence[TraceCall]) -> tuple[TraceCall, ...]:
     """Sort calls, dependencies first; otherwise in the order of the file."""
     index_by_id: dict[str, int] = {}
     for index, call in enumerate(calls):

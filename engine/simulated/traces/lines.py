@@ -27,7 +27,7 @@ SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TraceLine:
     """A line of a file; its checks raise `TraceError` that names it."""
 
     path: Path
@@ -116,7 +116,7 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
-def read_lines(path: Path) -> Iterator[Line]:
+def read_lines(path: Path) -> Iterator[TraceLine]:
     """Yield the lines that are not blank, numbered from 1.
 
     Raises `TraceError` if the file cannot be opened, a gzip file is truncated or damaged, or a line
@@ -128,15 +128,15 @@ def read_lines(path: Path) -> Iterator[Line]:
             for number, data in enumerate(_data_lines(raw), start=1):
                 text = data.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 if text:
-                    yield Line(path, number, text)
+                    yield TraceLine(path, number, text)
     except UnicodeDecodeError as error:
-        raise Line(path, number, "").error(f"not UTF-8 text ({error.reason})") from None
+        raise TraceLine(path, number, "").error(f"not UTF-8 text ({error.reason})") from None
     except EOFError:
-        raise Line(path, number + 1, "").error(
+        raise TraceLine(path, number + 1, "").error(
             "the gzip data ends early; the file is truncated"
         ) from None
     except zlib.error as error:
-        raise Line(path, number + 1, "").error(f"damaged gzip data ({error})") from None
+        raise TraceLine(path, number + 1, "").error(f"damaged gzip data ({error})") from None
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from None
 

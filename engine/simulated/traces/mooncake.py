@@ -17,8 +17,8 @@ from pathlib import Path
 
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.flat import flat_trace, single_call
-from fairserve.engine.simulated.traces.lines import Line, read_lines
-from fairserve.engine.simulated.traces.model import Interaction, Trace
+from fairserve.engine.simulated.traces.lines import TraceLine, read_lines
+from fairserve.engine.simulated.traces.model import Trace, TraceInteraction
 
 MOONCAKE_BLOCK_TOKENS = 512
 MOONCAKE_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
@@ -48,7 +48,7 @@ def read_mooncake(
     return flat_trace(path, requests, MOONCAKE_BLOCK_TOKENS)
 
 
-def _request(line: Line, defaults: Defaults) -> Interaction:
+def _request(line: TraceLine, defaults: Defaults) -> TraceInteraction:
     record = line.json_object()
     for key in MOONCAKE_KEYS:
         if key not in record:
@@ -66,7 +66,7 @@ def _request(line: Line, defaults: Defaults) -> Interaction:
     )
 
 
-def _runs(line: Line, ids: object, prompt_tokens: int) -> tuple[tuple[int, int], ...]:
+def _runs(line: TraceLine, ids: object, prompt_tokens: int) -> tuple[tuple[int, int], ...]:
     if not isinstance(ids, list):
         raise line.error("hash_ids must be a list of integers")
     allowed = -(-prompt_tokens // MOONCAKE_BLOCK_TOKENS)
@@ -93,9 +93,9 @@ def _runs(line: Line, ids: object, prompt_tokens: int) -> tuple[tuple[int, int],
     return tuple(runs)
 
 
-def _sessions(requests: Sequence[Interaction]) -> list[Interaction]:
+def _sessions(requests: Sequence[TraceInteraction]) -> list[TraceInteraction]:
     """Join requests, given in the order of arrival, to the longest one they continue."""
-    sessions: list[list[Interaction]] = []
+    sessions: list[list[TraceInteraction]] = []
     # An id is a whole prefix, so the last full block identifies all blocks of a prompt. At most one
     # session is open there: a prompt of the same blocks continues it.
     open_by_last_block: dict[int, int] = {}
@@ -115,7 +115,7 @@ def _sessions(requests: Sequence[Interaction]) -> list[Interaction]:
     return [_joined(session) for session in sessions]
 
 
-def _joined(session: list[Interaction]) -> Interaction:
+def _joined(session: list[TraceInteraction]) -> TraceInteraction:
     calls = []
     for index, request in enumerate(session):
         before_s = session[max(index - 1, 0)].arrival_s

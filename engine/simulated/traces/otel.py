@@ -27,7 +27,7 @@ from pathlib import Path
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.generate.block_ids import BLOCK_TOKENS, BlockIds
 from fairserve.engine.simulated.traces.lines import shown, trace_name
-from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
+from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceError, TraceInteraction
 from fairserve.engine.simulated.traces.otel_dependencies import Answered, direct_dependencies
 from fairserve.engine.simulated.traces.otel_messages import (
     CHARACTERS_PER_TOKEN,
@@ -105,7 +105,7 @@ def _read(path: Path, defaults: Defaults) -> Trace:
     for run, of_run in by_run.items():
         service = of_run[0].answered.span.service
         interactions.append(
-            Interaction(
+            TraceInteraction(
                 interaction_id=run,
                 tenant=defaults.tenant,
                 app=service or UNNAMED,

@@ -26,7 +26,7 @@ OUTPUT_MESSAGES = "gen_ai.output.messages"
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class OtelMessage:
     """A message: role and parts."""
 
     role: str
@@ -38,7 +38,7 @@ class Message:
         return sum(map(len, self.parts))
 
 
-Messages = tuple[Message, ...]
+Messages = tuple[OtelMessage, ...]
 
 
 def read_prompt(span: Span) -> Messages | None:
@@ -55,7 +55,7 @@ def read_prompt(span: Span) -> Messages | None:
             given = json.loads(given)
         except (ValueError, RecursionError):
             given = [given]  # instructions may be plain text
-    return (Message("system", tuple(_parts(given))), *(prompt or ()))
+    return (OtelMessage("system", tuple(_parts(given))), *(prompt or ()))
 
 
 def read_output(span: Span) -> Messages | None:
@@ -65,7 +65,7 @@ def read_output(span: Span) -> Messages | None:
         return _read(span, OUTPUT_MESSAGES)
     if not isinstance(text, str):
         raise span.error(f"{OUTPUT_TEXT} must be a text")
-    return (Message("assistant", (text,)),)
+    return (OtelMessage("assistant", (text,)),)
 
 
 def estimated_tokens(messages: Messages, role: str | None = None) -> int:
@@ -119,7 +119,7 @@ def _read(span: Span, name: str) -> Messages | None:
             raise span.error(f"{name}: a message has no role; {_ALLOWED}")
         role = "system" if role == "developer" else role
         shown = (item.get("content"), item.get("parts"), item.get("tool_calls"))
-        messages.append(Message(role, tuple(part for value in shown for part in _parts(value))))
+        messages.append(OtelMessage(role, tuple(part for value in shown for part in _parts(value))))
     return tuple(messages)
 
 

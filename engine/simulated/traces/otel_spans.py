@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from fairserve.engine.simulated.traces.lines import Line, read_lines, shown
+from fairserve.engine.simulated.traces.lines import TraceLine, read_lines, shown
 from fairserve.engine.simulated.traces.model import TraceError
 
 DOCUMENT_KEYS = ("spans", "resourceSpans")
@@ -89,7 +89,7 @@ def read_spans(path: Path) -> list[Span]:
     return list(spans.values())
 
 
-def _documents(path: Path) -> Iterator[tuple[Line, dict[str, Any]]]:
+def _documents(path: Path) -> Iterator[tuple[TraceLine, dict[str, Any]]]:
     lines = list(read_lines(path))
     if not lines:
         raise TraceError(f"{path}:1: the file is empty; a JSON document with spans is needed")
@@ -102,14 +102,14 @@ def _documents(path: Path) -> Iterator[tuple[Line, dict[str, Any]]]:
             yield line, line.json_object()
 
 
-def _over_lines(path: Path, lines: list[Line]) -> dict[str, Any]:
+def _over_lines(path: Path, lines: list[TraceLine]) -> dict[str, Any]:
     texts = [""] * lines[-1].number
     for line in lines:
         texts[line.number - 1] = line.text
     try:
         value = json.loads("\n".join(texts))
     except json.JSONDecodeError as error:
-        at = Line(path, min(error.lineno, lines[-1].number), "")
+        at = TraceLine(path, min(error.lineno, lines[-1].number), "")
         raise at.error(
             f"not JSON ({error.msg}); one whole document, or one a line, is allowed"
         ) from None
@@ -121,7 +121,7 @@ def _over_lines(path: Path, lines: list[Line]) -> dict[str, Any]:
 
 
 def _records(
-    line: Line, document: dict[str, Any]
+    line: TraceLine, document: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], object, dict[str, Any]]]:
     """Yield span records, each with its document's trace id and the attributes of its resource."""
     if "resourceSpans" in document:
@@ -147,7 +147,7 @@ def _records(
         yield record, document.get("trace_id"), attributes
 
 
-def _objects(line: Line, record: dict[str, Any], key: str) -> list[dict[str, Any]]:
+def _objects(line: TraceLine, record: dict[str, Any], key: str) -> list[dict[str, Any]]:
     values = record.get(key, [])
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise line.error(f"{key} must be a list of objects")

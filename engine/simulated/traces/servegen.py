@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.flat import flat_trace, single_call
-from fairserve.engine.simulated.traces.lines import Line, read_lines
-from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceError
+from fairserve.engine.simulated.traces.lines import TraceLine, read_lines
+from fairserve.engine.simulated.traces.model import Trace, TraceError, TraceInteraction
 
 RATES_HEADER = ("client", "t_s", "rate_rps", "iat_cv", "dist", "shape", "scale")
 DISTRIBUTIONS = ("Gamma", "Weibull")
@@ -79,7 +79,7 @@ class ServeGenOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    line: Line
+    line: TraceLine
     client: int
     start_s: float
     rate_rps: float
@@ -118,7 +118,7 @@ def read_servegen(
             f"[{options.from_s:g}, {options.end_s:g}) s; at most {MOST_REQUESTS} are allowed: "
             "give a shorter range or a smaller rate_factor"
         )
-    interactions: list[Interaction] = []
+    interactions: list[TraceInteraction] = []
     for window in windows:
         lengths = _latest(records.get(window.client), window.start_s)
         if lengths is not None:
@@ -188,7 +188,7 @@ def _read_lengths(path: Path) -> dict[int, list[tuple[float, _Lengths]]]:
     return records
 
 
-def _quantiles(line: Line, record: dict[str, Any], key: str) -> list[float]:
+def _quantiles(line: TraceLine, record: dict[str, Any], key: str) -> list[float]:
     values = record.get(key)
     if not isinstance(values, list) or len(values) != len(QUANTILES):
         raise line.error(f"{key} must be a list of {len(QUANTILES)} quantiles")
@@ -207,7 +207,7 @@ def _latest(records: list[tuple[float, _Lengths]] | None, time_s: float) -> _Len
 
 def _sampled(
     window: _Window, lengths: _Lengths, defaults: Defaults, options: ServeGenOptions
-) -> Iterator[Interaction]:
+) -> Iterator[TraceInteraction]:
     rng = np.random.default_rng([options.seed, window.client, int(window.start_s)])
     expected = window.rate_rps * WINDOW_S * options.rate_factor
     # Rates are rounded in the file: 0.0766667 stands for 46 requests.

@@ -11,12 +11,17 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fairserve.engine.torch.bench.runner import Limits, Outcome, Request, UnavailableError
+from fairserve.engine.torch.bench.runner import (
+    RunnerLimits,
+    RunnerOutcome,
+    RunnerRequest,
+    RunnerUnavailableError,
+)
 
 BLOCK_TOKENS = 32
 """Block size of its KV cache. The default of 256 shares less, and wastes memory of short sequences."""
 _POLL_S = 1.0
-_FIRST = Request((0,), 1)
+_FIRST = RunnerRequest((0,), 1)
 """Request that runs first, untimed, while the thread creates its helpers."""
 
 
@@ -25,7 +30,7 @@ class ContinuousBatching:
 
     name = "transformers cb"
 
-    def __init__(self, model: Any, limits: Limits) -> None:
+    def __init__(self, model: Any, limits: RunnerLimits) -> None:
         """Create a manager. Raises UnavailableError."""
         self._model = model
         try:
@@ -44,12 +49,12 @@ class ContinuousBatching:
                 ),
             }
             self.run([_FIRST])
-        except UnavailableError:
+        except RunnerUnavailableError:
             raise
         except Exception as error:  # another version's interface may fail in any way
-            raise UnavailableError(_says(error)) from error
+            raise RunnerUnavailableError(_says(error)) from error
 
-    def run(self, requests: Sequence[Request]) -> Outcome:
+    def run(self, requests: Sequence[RunnerRequest]) -> RunnerOutcome:
         """Run all requests; see :class:`~.runner.Runner`."""
         try:
             # The manager's memory is persistent, not its thread.
@@ -58,17 +63,17 @@ class ContinuousBatching:
             ) as manager:
                 _run(manager, [_FIRST])
                 return _run(manager, requests)
-        except UnavailableError:
+        except RunnerUnavailableError:
             raise
         except Exception as error:
-            raise UnavailableError(_says(error)) from error
+            raise RunnerUnavailableError(_says(error)) from error
 
     def close(self) -> None:
         """Release the memory."""
         self._model.destroy_cached_continuous_batching_manager()
 
 
-def _run(manager: Any, requests: Sequence[Request]) -> Outcome:
+def _run(manager: Any, requests: Sequence[RunnerRequest]) -> RunnerOutcome:
     prompts = [list(request.prompt) for request in requests]
     begin_s = time.perf_counter()
     names = [
@@ -86,15 +91,15 @@ def _run(manager: Any, requests: Sequence[Request]) -> Outcome:
         if result is None:
             if not manager.is_running():
                 status = getattr(manager, "background_thread_status", None)
-                raise UnavailableError(_says(getattr(status, "fatal_error", None)))
+                raise RunnerUnavailableError(_says(getattr(status, "fatal_error", None)))
             continue
         if result.error is not None:
-            raise UnavailableError(str(result.error))
+            raise RunnerUnavailableError(str(result.error))
         if result.is_finished():
             results[result.request_id] = result
     wall_s = time.perf_counter() - begin_s
     ordered = [results[name] for name in names]
-    return Outcome(
+    return RunnerOutcome(
         wall_s,
         tuple(result.timestamps[0] - begin_s for result in ordered),
         tuple(tuple(result.generated_tokens) for result in ordered),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from fairserve.engine.torch.bench.runner import Outcome, Request
+from fairserve.engine.torch.bench.runner import RunnerOutcome, RunnerRequest
 
 _PAD = 0
 
@@ -27,7 +27,7 @@ class Generate:
         self._model = model
 
     @torch.inference_mode()
-    def run(self, requests: Sequence[Request]) -> Outcome:
+    def run(self, requests: Sequence[RunnerRequest]) -> RunnerOutcome:
         """Run all requests; see :class:`~.runner.Runner`."""
         longest = max(len(request.prompt) for request in requests)
         config = GenerationConfig(  # type: ignore[no-untyped-call]
@@ -51,7 +51,7 @@ class Generate:
         )
         rows: list[list[int]] = output[:, longest:].tolist()
         wall_s = time.perf_counter() - begin_s
-        return Outcome(
+        return RunnerOutcome(
             wall_s,
             (watch.at_s - begin_s,) * len(requests),
             tuple(

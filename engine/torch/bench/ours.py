@@ -12,7 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairserve.engine.torch.bench.observed_engine import ObservedEngine
-from fairserve.engine.torch.bench.runner import Limits, Outcome, Request, TimedStep
+from fairserve.engine.torch.bench.runner import (
+    RunnerLimits,
+    RunnerOutcome,
+    RunnerRequest,
+    TimedStep,
+)
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import EngineEvent, Failed, Generated
 from fairserve.engine.torch.model_loader import LoadedModel
@@ -24,12 +29,12 @@ LOCAL_SCHEDULER = "dlpm"
 _numbers = itertools.count()
 
 
-class FairServe:
+class OurEngine:
     """Runner of one engine, whose cache persists between runs."""
 
     name = "fairserve"
 
-    def __init__(self, loaded: LoadedModel, limits: Limits) -> None:
+    def __init__(self, loaded: LoadedModel, limits: RunnerLimits) -> None:
         options = EngineOptions(
             kv_tokens=limits.kv_tokens,
             max_batch=limits.max_batch,
@@ -40,11 +45,13 @@ class FairServe:
         self._first_s: dict[str, float] = {}
         """Time of each sequence's first token."""
 
-    def run(self, requests: Sequence[Request]) -> Outcome:
+    def run(self, requests: Sequence[RunnerRequest]) -> RunnerOutcome:
         """Run all requests; see :class:`~.runner.Runner`."""
         return self.run_at(requests, [0.0] * len(requests))
 
-    def run_at(self, requests: Sequence[Request], arrivals_s: Sequence[float]) -> Outcome:
+    def run_at(
+        self, requests: Sequence[RunnerRequest], arrivals_s: Sequence[float]
+    ) -> RunnerOutcome:
         """Run requests that arrive at these times, in order; first tokens count from the arrival."""
         engine = self.engine
         waiting = [_sequence_request(request) for request in requests]
@@ -63,9 +70,9 @@ class FairServe:
             self._first_s.pop(name) - begin_s - at_s
             for name, at_s in zip(names, arrivals_s, strict=True)
         )
-        return Outcome(wall_s, first_s, tuple(engine.outputs.pop(name) for name in names))
+        return RunnerOutcome(wall_s, first_s, tuple(engine.outputs.pop(name) for name in names))
 
-    def record(self, requests: Sequence[Request]) -> list[TimedStep]:
+    def record(self, requests: Sequence[RunnerRequest]) -> list[TimedStep]:
         """Run requests; return each step with its times."""
         self.engine.recording = True
         try:
@@ -88,7 +95,7 @@ class FairServe:
                 self._first_s.setdefault(event.sequence_id, now_s)
 
 
-def _sequence_request(request: Request) -> SequenceRequest:
+def _sequence_request(request: RunnerRequest) -> SequenceRequest:
     return SequenceRequest(
         sequence_id=f"bench-{next(_numbers)}",
         client_id="bench",

@@ -14,8 +14,8 @@ from statistics import median
 import numpy as np
 
 from fairserve.engine.simulated.pass_fit import MeasuredPass
-from fairserve.engine.torch.bench.ours import FairServe
-from fairserve.engine.torch.bench.runner import Limits, Request, TimedStep
+from fairserve.engine.torch.bench.ours import OurEngine
+from fairserve.engine.torch.bench.runner import RunnerLimits, RunnerRequest, TimedStep
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -33,7 +33,7 @@ DECODES = 6
 class PassGrid:
     """The grid on one engine; a point has the same steps in every round."""
 
-    def __init__(self, runner: FairServe, limits: Limits, vocabulary: int) -> None:
+    def __init__(self, runner: OurEngine, limits: RunnerLimits, vocabulary: int) -> None:
         self._runner, self._vocabulary = runner, vocabulary
         self._points = points(limits)
         self._random = np.random.default_rng(11)
@@ -57,12 +57,12 @@ class PassGrid:
         """Return every pass with the median of its times."""
         return [_median(list(same)) for same in zip(*self._turns, strict=True)]
 
-    def _request(self, tokens: int) -> Request:
+    def _request(self, tokens: int) -> RunnerRequest:
         prompt = self._random.integers(0, self._vocabulary, tokens).tolist()
-        return Request(tuple(prompt), DECODES)
+        return RunnerRequest(tuple(prompt), DECODES)
 
 
-def points(limits: Limits) -> list[tuple[int, ...]]:
+def points(limits: RunnerLimits) -> list[tuple[int, ...]]:
     """Return the prompt tokens of each sequence for each batch."""
     budget = limits.token_budget
     found: list[tuple[int, ...]] = []
@@ -75,7 +75,7 @@ def points(limits: Limits) -> list[tuple[int, ...]]:
     return [contexts for contexts in found if _measurable(contexts, limits)]
 
 
-def _measurable(contexts: tuple[int, ...], limits: Limits) -> bool:
+def _measurable(contexts: tuple[int, ...], limits: RunnerLimits) -> bool:
     tokens = sum(contexts)
     return (
         len(contexts) <= limits.max_batch

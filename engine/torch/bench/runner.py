@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class UnavailableError(Exception):
+class RunnerUnavailableError(Exception):
     """An engine cannot run here; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunnerLimits:
     """Size limits of all engines."""
 
     kv_tokens: int
@@ -27,7 +27,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunnerRequest:
     """A prompt, and the number of tokens to generate from it, greedily."""
 
     prompt: tuple[int, ...]
@@ -35,7 +35,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunnerOutcome:
     """Outcome of a list of requests that start together."""
 
     wall_s: float
@@ -45,7 +45,7 @@ class Outcome:
     outputs: tuple[tuple[int, ...], ...]
     """Token ids of each request."""
 
-    def tokens_per_s(self, requests: Sequence[Request]) -> float:
+    def tokens_per_s(self, requests: Sequence[RunnerRequest]) -> float:
         """Return the requested tokens over the wall time, prefill included, padding not counted."""
         return sum(request.output_tokens for request in requests) / self.wall_s
 
@@ -86,7 +86,7 @@ class Runner(Protocol):
 
     name: str
 
-    def run(self, requests: Sequence[Request]) -> Outcome:
+    def run(self, requests: Sequence[RunnerRequest]) -> RunnerOutcome:
         """Run all requests to their end. Raises UnavailableError if the engine cannot."""
         ...
 

@@ -59,7 +59,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DeliveryOutcome:
     """Outcome of an attempt: the HTTP status of the response, if any, and the error."""
 
     status: int | None
@@ -222,7 +222,11 @@ def _take(
 
 
 def record(
-    sessions: SessionFactory, claimed: Claimed, outcome: Outcome, now: datetime, max_attempts: int
+    sessions: SessionFactory,
+    claimed: Claimed,
+    outcome: DeliveryOutcome,
+    now: datetime,
+    max_attempts: int,
 ) -> None:
     """Store the outcome of an attempt; has no effect if the lease is lost."""
     with sessions.begin() as session:

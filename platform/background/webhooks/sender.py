@@ -16,7 +16,7 @@ from datetime import datetime
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from fairserve.platform.background.webhooks.claims import Claimed, Outcome
+from fairserve.platform.background.webhooks.claims import Claimed, DeliveryOutcome
 from fairserve.platform.background.webhooks.guard import Target, UnsafeUrlError
 from fairserve.platform.background.webhooks.name_lookups import NameLookups
 from fairserve.platform.background.webhooks.retries import retry_after_s
@@ -33,24 +33,24 @@ UNSIGNED = (
 
 async def send(
     claimed: Claimed, names: NameLookups, timeout_s: float, now: Callable[[], datetime]
-) -> Outcome:
+) -> DeliveryOutcome:
     """Send one delivery; ``names`` checks its URL. Raises only CancelledError."""
     if not claimed.secrets:
-        return Outcome(None, UNSIGNED)
+        return DeliveryOutcome(None, UNSIGNED)
     try:
         async with asyncio.timeout(timeout_s):
             target = await names.check(claimed.tenant, claimed.url)
             return await _post(claimed, target, now)
     except UnsafeUrlError as error:
-        return Outcome(None, printable(f"not sent: {error}"))
+        return DeliveryOutcome(None, printable(f"not sent: {error}"))
     except TimeoutError:
-        return Outcome(None, f"no response within {timeout_s:g} s")
+        return DeliveryOutcome(None, f"no response within {timeout_s:g} s")
     except Exception as error:
         # No response of a receiver may affect other deliveries.
-        return Outcome(None, printable(f"{type(error).__name__}: {error}"))
+        return DeliveryOutcome(None, printable(f"{type(error).__name__}: {error}"))
 
 
-async def _post(claimed: Claimed, target: Target, now: Callable[[], datetime]) -> Outcome:
+async def _post(claimed: Claimed, target: Target, now: Callable[[], datetime]) -> DeliveryOutcome:
     sent_at = now()
     signed = headers(claimed.secrets, claimed.event_id, claimed.body, sent_at)
     connector = aiohttp.TCPConnector(
@@ -72,10 +72,10 @@ async def _post(claimed: Claimed, target: Target, now: Callable[[], datetime]) -
         ) as answer,
     ):
         if 200 <= answer.status < 300:
-            return Outcome(answer.status)
+            return DeliveryOutcome(answer.status)
         asked_s = retry_after_s(answer.headers.get("retry-after"), sent_at)
         text = printable(f"{answer.status}: {await _beginning(answer)}")
-        return Outcome(answer.status, text, asked_s)
+        return DeliveryOutcome(answer.status, text, asked_s)
 
 
 async def _beginning(answer: aiohttp.ClientResponse) -> str:

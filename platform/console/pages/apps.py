@@ -26,7 +26,7 @@ from fairserve.platform.console.guard import (
     not_there,
     scoped,
 )
-from fairserve.platform.console.lists import Part, asked, filters, part_of, place
+from fairserve.platform.console.lists import ListPart, asked, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.engine import read_only
@@ -238,7 +238,7 @@ def _page(
         no_rules=NO_RULES,
         stages=stage_rows(profile),
         versions=versions.items,
-        part=Part(offset, VERSIONS, len(versions.items), versions.total, end < versions.total),
+        part=ListPart(offset, VERSIONS, len(versions.items), versions.total, end < versions.total),
         place=place(request),
         given=given or {},
         wrong=wrong or {},

@@ -47,7 +47,7 @@ POLLS_PER_REFRESH = 5
 """Polls after which the live parts are sent again."""
 
 
-class Client(NamedTuple):
+class ShownClient(NamedTuple):
     """A tenant's app and user that the viewer may see."""
 
     tenant: str
@@ -56,7 +56,7 @@ class Client(NamedTuple):
     names: Mapping[str, str]
 
 
-def path_of(client: Client) -> str:
+def path_of(client: ShownClient) -> str:
     """Return the path of the client's page."""
     return "/console/clients/" + "/".join(map(part, client[:3]))
 
@@ -67,7 +67,7 @@ def _client(
     user: Annotated[UserId, Path()],
     request: Request,
     viewer: AnyViewer,
-) -> Client:
+) -> ShownClient:
     scoped(viewer, tenant_id, request)
     with request.app.state.session_factory() as session:
         read_only(session)
@@ -75,10 +75,10 @@ def _client(
         if app is None or app.tenant_id != tenant_id:
             raise not_there(request)
         names = names_of(session, tenants=(tenant_id,), apps=(app_id,))
-    return Client(tenant_id, app_id, user, names)
+    return ShownClient(tenant_id, app_id, user, names)
 
 
-Shown = Annotated[Client, Depends(_client)]
+Shown = Annotated[ShownClient, Depends(_client)]
 
 
 @router.get("/stream/{tenant_id}/{app_id}/{user:path}")
@@ -115,7 +115,7 @@ async def change(client: Shown, request: Request, viewer: AdminViewer, form: Own
 
 
 def _store(
-    request: Request, principal: Principal, client: Client, form: Mapping[str, str]
+    request: Request, principal: Principal, client: ShownClient, form: Mapping[str, str]
 ) -> forms.Wrong:
     tenant, user = client.tenant, client.user
     action = form.get("action", "")
@@ -161,7 +161,7 @@ def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
     return held.model_copy(update={"weight": body.weight, "rpm": body.rpm})
 
 
-async def _read(request: Request, viewer: Viewer, client: Client) -> ClientDetail | None:
+async def _read(request: Request, viewer: Viewer, client: ShownClient) -> ClientDetail | None:
     clients: Clients = request.app.state.clients
     return clients.one(client.tenant, client.app, client.user, within=viewer.tenant_id)
 
@@ -169,7 +169,7 @@ async def _read(request: Request, viewer: Viewer, client: Client) -> ClientDetai
 async def _page(
     request: Request,
     viewer: Viewer,
-    client: Client,
+    client: ShownClient,
     *,
     given: Mapping[str, str] | None = None,
     wrong: forms.Wrong | None = None,
@@ -181,7 +181,7 @@ async def _page(
 def _shown(
     request: Request,
     viewer: Viewer,
-    client: Client,
+    client: ShownClient,
     found: ClientDetail | None,
     given: Mapping[str, str],
     wrong: forms.Wrong,
@@ -201,7 +201,7 @@ def _shown(
     )
 
 
-def _live(client: Client, found: ClientDetail | None) -> dict[str, Any]:
+def _live(client: ShownClient, found: ClientDetail | None) -> dict[str, Any]:
     return {
         "client": client,
         "own": path_of(client).removeprefix("/console/clients/"),

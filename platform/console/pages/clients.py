@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from fairserve.platform.console.guard import AnyViewer, scoped
-from fairserve.platform.console.lists import Part, asked, filters, place
+from fairserve.platform.console.lists import ListPart, asked, filters, place
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
@@ -114,7 +114,7 @@ def _values(request: Request, viewer: Viewer, query: ClientQuery, found: _Found)
         "names": names,
         "sort": query.sort,
         "sorts": [(name, title, _sorted_by(request, name)) for name, title in SORTS],
-        "part": Part(query.offset, query.limit, shown, total, more),
+        "part": ListPart(query.offset, query.limit, shown, total, more),
         "place": _own_place(request),
     }
 

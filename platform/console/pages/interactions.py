@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import AnyViewer, scoped
-from fairserve.platform.console.lists import Part, asked, filters, place
+from fairserve.platform.console.lists import ListPart, asked, filters, place
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
@@ -46,7 +46,7 @@ MOST_LIVE = 50
 STATES = ("all", "live", "ended", "complete", "cancelled", "aborted", "expired")
 
 
-class Row(NamedTuple):
+class InteractionRow(NamedTuple):
     """A run in the list."""
 
     key: str
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     lasted_s: float
 
 
-class Rows(NamedTuple):
+class InteractionRows(NamedTuple):
     """Shown part of the list."""
 
     live: list[RunView]
@@ -94,7 +94,7 @@ async def show(request: Request, viewer: AnyViewer) -> Response:
         "interactions",
         given=given,
         states=STATES,
-        part=Part(query.offset, query.limit, len(found.ended), None, found.more_ended),
+        part=ListPart(query.offset, query.limit, len(found.ended), None, found.more_ended),
         place=place(request),
         stream=None if query.offset else f"/console/interactions/stream?{urlencode(given)}",
         **found.values(),
@@ -146,7 +146,7 @@ async def _live(request: Request, query: AnyInteractionQuery) -> list[RunView]:
     return found
 
 
-async def _find(request: Request, query: AnyInteractionQuery) -> Rows:
+async def _find(request: Request, query: AnyInteractionQuery) -> InteractionRows:
     state = request.app.state
     which = _which(query)
     live = await _live(request, query)
@@ -158,7 +158,7 @@ async def _find(request: Request, query: AnyInteractionQuery) -> Rows:
     shown = live[:MOST_LIVE], ended[: query.limit]
     ids = {each.app for each in shown[0]} | {each.app_id for each in shown[1]}
     names = await asyncio.to_thread(_names, state.session_factory, sorted(ids))
-    return Rows(
+    return InteractionRows(
         shown[0],
         len(live) > len(shown[0]),
         shown[1],
@@ -171,16 +171,16 @@ def _which(query: AnyInteractionQuery) -> RunFilter:
     return RunFilter(query.tenant, query.app, query.user, query.state)
 
 
-def _text(viewer: Viewer, found: Rows) -> str:
+def _text(viewer: Viewer, found: InteractionRows) -> str:
     return render("interaction_rows", viewer=viewer, **found.values())
 
 
-def _row(tenant: str, app: str, run: InteractionOut, now: datetime) -> Row:
+def _row(tenant: str, app: str, run: InteractionOut, now: datetime) -> InteractionRow:
     where = f"/console/interactions/{part(tenant)}/{part(app)}/{part(run.id)}"
     kind = "live" if run.ended_at is None else "ended"
     key = f"{kind}-{sha256(where.encode()).hexdigest()[:16]}"
     lasted_s = ((run.ended_at or now) - run.opened_at).total_seconds()
-    return Row(key, where, tenant, app, run, max(0.0, lasted_s))
+    return InteractionRow(key, where, tenant, app, run, max(0.0, lasted_s))
 
 
 def _names(sessions: SessionFactory, ids: Sequence[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from fairserve.interactions.tracking.identity import core_run_id
 from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import AnyViewer, OwnForm, not_there, scoped
-from fairserve.platform.console.lists import Part
+from fairserve.platform.console.lists import ListPart
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
@@ -150,7 +150,7 @@ def _values(tenant_id: str, app_id: str, run: InteractionOut, graph: GraphOut) -
         "app_id": app_id,
         "run": run,
         "graph": graph,
-        "calls": Part(
+        "calls": ListPart(
             graph.offset, graph.limit, shown, graph.total, graph.offset + shown < graph.total
         ),
         "place": f"/console/interactions/{_own(tenant_id, app_id, run.id)}?",

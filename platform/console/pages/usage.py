@@ -15,7 +15,7 @@ from starlette.responses import Response
 from fairserve.platform.console import charts
 from fairserve.platform.console.charts import Chart, series
 from fairserve.platform.console.guard import AnyViewer, not_there, scoped
-from fairserve.platform.console.lists import Part, asked, filters, place
+from fairserve.platform.console.lists import ListPart, asked, filters, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.base import utc_now
@@ -66,7 +66,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
         groups=[name for name in GROUPS if viewer.is_admin or name != "tenant"],
         report=report,
         periods=_periods(utc_now().date()),
-        part=Part(report.offset, report.limit, shown, report.total, _more(report)),
+        part=ListPart(report.offset, report.limit, shown, report.total, _more(report)),
         place=place(request),
         name=partial(name_of, report, found.group),
         charts=_charts(_every_day(by_day.items, query), report.currency),

@@ -22,7 +22,7 @@ KINDS: frozenset[Kind] = frozenset(get_args(Kind))
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One line of the journal. ``key`` is the ledger id of the call, or the id of the run."""
 
     kind: Kind
@@ -30,7 +30,7 @@ class Entry:
     data: dict[str, Any]
 
 
-def encode(entry: Entry) -> bytes:
+def encode(entry: JournalEntry) -> bytes:
     """Return the line of an entry, with its line end. Numbers are cut to what a column can hold."""
     plain = {"kind": entry.kind, "key": entry.key, "data": entry.data}
     try:
@@ -51,7 +51,7 @@ def _bounded(value: Any) -> Any:
     return value
 
 
-def decode(line: bytes) -> Entry | None:
+def decode(line: bytes) -> JournalEntry | None:
     """Return the entry of a line with its line end; None if the line is torn or damaged."""
     if len(line) < 10 or line[8:9] != b" " or not line.endswith(b"\n"):
         return None
@@ -63,4 +63,4 @@ def decode(line: bytes) -> Entry | None:
         kind, key, data = plain["kind"], plain["key"], plain["data"]
     except (ValueError, KeyError, TypeError):
         return None
-    return Entry(kind, key, data) if kind in KINDS else None
+    return JournalEntry(kind, key, data) if kind in KINDS else None

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairserve.platform.control.journal.entries import Entry, Kind, encode
+from fairserve.platform.control.journal.entries import JournalEntry, Kind, encode
 from fairserve.platform.control.journal.recovery import OpenCall, recover
 from fairserve.platform.control.journal.reserve import CALL_BYTES, Allocate, Reserve, allocate
 from fairserve.platform.control.journal.retention import KeptSegments, Segment
@@ -187,7 +187,7 @@ class Journal:
         """
         if kind == "accepted":
             self.check()
-        line = encode(Entry(kind, key, data))
+        line = encode(JournalEntry(kind, key, data))
         pending = _Pending(line, kind, key)
         with self._condition:
             if kind == "accepted":

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fairserve.platform.control.journal.entries import TEXT_AT, Entry, Kind, decode
+from fairserve.platform.control.journal.entries import TEXT_AT, JournalEntry, Kind, decode
 
 
 class Position(NamedTuple):
@@ -40,7 +40,7 @@ def create_segment(folder: Path, number: int) -> int:
 
 def read_entries(
     folder: Path, start: Position, end: Position, max_bytes: int, *, but: Sequence[Kind] = ()
-) -> Iterator[tuple[Entry | None, Position]]:
+) -> Iterator[tuple[JournalEntry | None, Position]]:
     """Yield the entries from ``start`` to ``end`` with the positions after them, about ``max_bytes``.
 
     A damaged line yields None, as does an entry of the kinds in ``but``, which is not parsed. A segment

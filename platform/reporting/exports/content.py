@@ -24,18 +24,18 @@ from fairserve.platform.reporting.usage.formats import MEDIA_TYPES, document
 from fairserve.platform.reporting.usage.schemas import (
     Format,
     Group,
-    InteractionQuery,
     InteractionUsage,
+    InteractionUsageQuery,
     UsageQuery,
 )
 
 PAGE_ROWS = 1_000
 
 T = TypeVar("T")
-Query = TypeVar("Query", UsageQuery, InteractionQuery)
+Query = TypeVar("Query", UsageQuery, InteractionUsageQuery)
 
 
-class Reader:
+class ContentReader:
     """Reads the rows of one export, with a new transaction for each read."""
 
     def __init__(self, sessions: SessionFactory, retry_while_db_down: RetryWhileDbDown) -> None:
@@ -54,7 +54,7 @@ class Reader:
 
 def content(
     export: ReportExport,
-    reader: Reader,
+    reader: ContentReader,
     *,
     settings: ReportSettings,
     progress: Callable[[float], None],
@@ -80,7 +80,7 @@ def file_name(export: ReportExport) -> str:
     return f"{export.kind}.{'jsonl' if lines else export.format}"
 
 
-def _report(export: ReportExport, reader: Reader, settings: ReportSettings) -> bytes:
+def _report(export: ReportExport, reader: ContentReader, settings: ReportSettings) -> bytes:
     query = _query(export, UsageQuery)
     default_group: Group = "user" if export.app_id else "app"
     if export.asked_by == "operator":
@@ -95,10 +95,10 @@ def _report(export: ReportExport, reader: Reader, settings: ReportSettings) -> b
 
 
 def _pages(
-    export: ReportExport, reader: Reader, progress: Callable[[float], None]
+    export: ReportExport, reader: ContentReader, progress: Callable[[float], None]
 ) -> Iterator[Sequence[InteractionUsage]]:
     """Yield all interactions, newest first. One that begins during the export is not among them."""
-    query = _query(export, InteractionQuery)
+    query = _query(export, InteractionUsageQuery)
     tenant_id, app_id = export.tenant_id, export.app_id
     total = reader.read(
         lambda session: interactions.count(session, query, tenant_id=tenant_id, app_id=app_id)

@@ -14,7 +14,7 @@ from fairserve.platform.db.schemas import TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.reporting.exports import repository
 from fairserve.platform.reporting.exports.content import file_name, media_type
-from fairserve.platform.reporting.exports.repository import Viewer
+from fairserve.platform.reporting.exports.repository import ExportViewer
 from fairserve.platform.reporting.exports.schemas import ExportOut, ExportPage, ExportRequest
 from fairserve.platform.reporting.exports.service import Exports, describe
 from fairserve.platform.reporting.usage.reports import reject_tenant_groups
@@ -32,7 +32,7 @@ _FILE: dict[int | str, dict[str, Any]] = {
 
 def _exports(request: Request, session: WriteSession, principal: Reader) -> Exports:
     asks_as: Any = "app" if principal.scope == "app" else "tenant"
-    viewer = Viewer(asks_as, principal.tenant_id, principal.app_id)
+    viewer = ExportViewer(asks_as, principal.tenant_id, principal.app_id)
     return Exports(session, principal, viewer, request.app.state.settings.reporting)
 
 
@@ -41,7 +41,9 @@ def _exports_to_read(request: Request, session: ReadSession, principal: Reader) 
 
 
 def _all(request: Request, session: WriteSession, principal: AdminPrincipal) -> Exports:
-    return Exports(session, principal, Viewer("operator"), request.app.state.settings.reporting)
+    return Exports(
+        session, principal, ExportViewer("operator"), request.app.state.settings.reporting
+    )
 
 
 def _all_to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> Exports:

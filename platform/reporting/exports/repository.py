@@ -21,7 +21,7 @@ _DELETED_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Viewer:
+class ExportViewer:
     """The requester: an app for itself, a tenant for all its apps, or an operator."""
 
     asks_as: Literal["app", "tenant", "operator"]
@@ -47,11 +47,11 @@ class Viewer:
 def same_bounds(export: ReportExport) -> list[ColumnElement[bool]]:
     """Return the conditions for the exports that share limits with this one."""
     operators = export.asked_by == "operator"
-    return Viewer("operator" if operators else "tenant", export.tenant_id).shares_bounds()
+    return ExportViewer("operator" if operators else "tenant", export.tenant_id).shares_bounds()
 
 
 def get(
-    session: Session, viewer: Viewer, export_id: str, *, lock: bool = False
+    session: Session, viewer: ExportViewer, export_id: str, *, lock: bool = False
 ) -> ReportExport | None:
     """Return an export that the viewer may read; ``lock`` locks its row."""
     statement = select(ReportExport).where(ReportExport.id == export_id, *viewer.sees())
@@ -61,7 +61,7 @@ def get(
 
 
 def page(
-    session: Session, viewer: Viewer, tenant_id: str | None, *, limit: int, offset: int
+    session: Session, viewer: ExportViewer, tenant_id: str | None, *, limit: int, offset: int
 ) -> tuple[Sequence[ReportExport], int]:
     """Return a page of the exports that the viewer may read, newest first, of one or all tenants; and
     their number.

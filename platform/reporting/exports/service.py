@@ -18,7 +18,7 @@ from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.identity import Tenant
 from fairserve.platform.reporting.exports import repository
-from fairserve.platform.reporting.exports.repository import Viewer
+from fairserve.platform.reporting.exports.repository import ExportViewer
 from fairserve.platform.reporting.exports.schemas import ExportOut, ExportRequest
 from fairserve.platform.reporting.settings import ReportingSettings
 from fairserve.platform.reporting.usage import reports
@@ -34,7 +34,11 @@ class Exports:
     """The exports that one request may access."""
 
     def __init__(
-        self, session: Session, principal: Principal, viewer: Viewer, settings: ReportingSettings
+        self,
+        session: Session,
+        principal: Principal,
+        viewer: ExportViewer,
+        settings: ReportingSettings,
     ) -> None:
         self._session = session
         self._principal = principal

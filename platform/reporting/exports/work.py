@@ -21,7 +21,7 @@ from fairserve.platform.db.exports import ReportExport, ReportExportPart
 from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.reporting.exports import claims, repository
 from fairserve.platform.reporting.exports.claims import Now
-from fairserve.platform.reporting.exports.content import Reader, content
+from fairserve.platform.reporting.exports.content import ContentReader, content
 from fairserve.platform.reporting.exports.outages import RetryWhileDbDown, StoppedError
 from fairserve.platform.reporting.exports.parts import PartWriter
 from fairserve.platform.reporting.settings import ReportSettings
@@ -90,7 +90,7 @@ def _make(
 
     error = ""
     try:
-        reader = Reader(sessions, retry_while_db_down)
+        reader = ContentReader(sessions, retry_while_db_down)
         for piece in content(export, reader, settings=settings, progress=set_progress):
             writer.write(piece)
         writer.flush()

@@ -13,7 +13,7 @@ from fairserve.platform.reporting.usage.formats import MAX_ANSWERED_ROWS, MEDIA_
 from fairserve.platform.reporting.usage.schemas import (
     Group,
     InteractionPage,
-    InteractionQuery,
+    InteractionUsageQuery,
     UsageReport,
     UsageRequest,
 )
@@ -59,7 +59,7 @@ def read_all_usage(
 
 @router.get("/v1/usage/interactions")
 def read_interactions(
-    session: ReadSession, principal: Reader, query: Annotated[InteractionQuery, Query()]
+    session: ReadSession, principal: Reader, query: Annotated[InteractionUsageQuery, Query()]
 ) -> InteractionPage:
     """List the interactions of an app, or of a tenant's apps, newest first."""
     app_id = asked_app(session, principal, query)
@@ -68,7 +68,7 @@ def read_interactions(
 
 @router.get("/admin/usage/interactions", dependencies=[Depends(require_admin)])
 def read_all_interactions(
-    session: ReadSession, query: Annotated[InteractionQuery, Query()]
+    session: ReadSession, query: Annotated[InteractionUsageQuery, Query()]
 ) -> InteractionPage:
     """List the interactions of one or all tenants, newest first."""
     return interactions.page(session, query, tenant_id=query.tenant, app_id=query.app)

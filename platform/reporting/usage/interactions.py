@@ -15,8 +15,8 @@ from fairserve.platform.db.sums import sum_of
 from fairserve.platform.reporting.usage.levels import TOKENS
 from fairserve.platform.reporting.usage.schemas import (
     InteractionPage,
-    InteractionQuery,
     InteractionUsage,
+    InteractionUsageQuery,
 )
 from fairserve.platform.reporting.usage.zones import day_bounds, zone_named
 
@@ -29,7 +29,7 @@ _NEWEST = (
 
 
 def page(
-    session: Session, query: InteractionQuery, *, tenant_id: str | None, app_id: str | None
+    session: Session, query: InteractionUsageQuery, *, tenant_id: str | None, app_id: str | None
 ) -> InteractionPage:
     """Return a page of the ended interactions within a tenant and an app; None for all.
 
@@ -48,7 +48,7 @@ def page(
 
 
 def count(
-    session: Session, query: InteractionQuery, *, tenant_id: str | None, app_id: str | None
+    session: Session, query: InteractionUsageQuery, *, tenant_id: str | None, app_id: str | None
 ) -> int:
     """Return the number of ended interactions."""
     return _count(session, _where(query, tenant_id, app_id))
@@ -56,7 +56,7 @@ def count(
 
 def after(
     session: Session,
-    query: InteractionQuery,
+    query: InteractionUsageQuery,
     last: InteractionUsage | None,
     *,
     tenant_id: str | None,
@@ -83,7 +83,7 @@ def after(
 
 
 def _where(
-    query: InteractionQuery, tenant_id: str | None, app_id: str | None
+    query: InteractionUsageQuery, tenant_id: str | None, app_id: str | None
 ) -> list[ColumnElement[bool]]:
     begin_s, end_s = day_bounds(query.first_day, query.last_day, zone_named(query.zone))
     where: list[ColumnElement[bool]] = [Interaction.shared_by.is_(None)]

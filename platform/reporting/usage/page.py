@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jinja2 import Environment, Template
 
 from fairserve.platform.reporting.usage import plots
-from fairserve.platform.reporting.usage.plots import Period
+from fairserve.platform.reporting.usage.plots import PlotPeriod
 from fairserve.platform.reporting.usage.schemas import Group, UsageQuery, UsageReport, UsageRow
 from fairserve.platform.reporting.usage.zones import zone_named
 
@@ -55,7 +55,7 @@ def _asked(query: UsageQuery, groups: Sequence[Group]) -> UsageQuery:
     return query.model_copy(update={"group_by": list(groups), "limit": 1000, "offset": 0})
 
 
-def _period(query: UsageQuery, by_day: UsageReport) -> Period | None:
+def _period(query: UsageQuery, by_day: UsageReport) -> PlotPeriod | None:
     """Return the days of the query; an open end becomes the first or last day with usage.
 
     None without usage.
@@ -68,10 +68,10 @@ def _period(query: UsageQuery, by_day: UsageReport) -> Period | None:
     )
     first = query.first_day or days[0]
     last = query.last_day or max(days[-1], made)
-    return Period(max(first, _EARLIEST), min(last, _LATEST))
+    return PlotPeriod(max(first, _EARLIEST), min(last, _LATEST))
 
 
-def _plots(by_day: UsageReport, by_holder: UsageReport, period: Period | None) -> list[Plot]:
+def _plots(by_day: UsageReport, by_holder: UsageReport, period: PlotPeriod | None) -> list[Plot]:
     found = []
     if period is not None:
         found.append(_plot("Tokens per day", plots.tokens_by_day(by_day.items, period)))

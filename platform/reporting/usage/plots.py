@@ -24,14 +24,14 @@ _HALF_A_DAY = timedelta(hours=12)
 """Margin of the time axis: the bar of a day is centred on midnight."""
 
 
-class Period(NamedTuple):
+class PlotPeriod(NamedTuple):
     """First and last day of a time axis."""
 
     first: date
     last: date
 
 
-def tokens_by_day(days: Sequence[UsageRow], period: Period) -> str:
+def tokens_by_day(days: Sequence[UsageRow], period: PlotPeriod) -> str:
     """Plot computed and cached prompt tokens and output tokens, stacked."""
     figure, axes = _figure(2.8)
     dates = [_day(row) for row in days]
@@ -73,7 +73,7 @@ def shares(labels: Sequence[str], service: Sequence[float], entitled: Sequence[f
     return _svg(figure)
 
 
-def durations_by_day(days: Sequence[UsageRow], period: Period) -> str:
+def durations_by_day(days: Sequence[UsageRow], period: PlotPeriod) -> str:
     """Plot quantiles of queue delay and time to first token, side by side."""
     from matplotlib.ticker import StrMethodFormatter
 
@@ -122,7 +122,7 @@ def _figure(height_in: float, columns: int = 1) -> tuple[Figure, Axes]:
     return figure, figure.axes[0]
 
 
-def _time_axis(axes: Axes, period: Period) -> None:
+def _time_axis(axes: Axes, period: PlotPeriod) -> None:
     from matplotlib.dates import (
         DAILY,
         AutoDateLocator,

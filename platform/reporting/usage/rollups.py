@@ -58,7 +58,7 @@ _UNMARK = delete(UsageDirty).where(
 )
 
 
-class Mark(NamedTuple):
+class RollupMark(NamedTuple):
     """A quarter hour that needs a rollup, with its number of marks when it was read."""
 
     tenant_id: str
@@ -143,7 +143,7 @@ def roll_up_some(
         .order_by(UsageDirty.start_s, UsageDirty.app_id)
         .limit(MAX_MARKS)
     )
-    marks = _near_each_other([Mark(*row) for row in found])
+    marks = _near_each_other([RollupMark(*row) for row in found])
     if not marks:
         return None
     if marks[0].start_s >= state.raw_from_s:
@@ -155,7 +155,7 @@ def roll_up_some(
     return marks[-1].start_s, marks[-1].app_id
 
 
-def _near_each_other(marks: list[Mark]) -> list[Mark]:
+def _near_each_other(marks: list[RollupMark]) -> list[RollupMark]:
     """Return the marks up to the first gap that is too long."""
     for number, (one, next_one) in enumerate(pairwise(marks), start=1):
         if next_one.start_s - one.start_s > MAX_GAP_S:

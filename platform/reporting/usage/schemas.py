@@ -184,7 +184,7 @@ class UsageReport(BaseModel):
     """Names of the tenants and apps in ``items``."""
 
 
-class InteractionQuery(UsageFilter):
+class InteractionUsageQuery(UsageFilter):
     """Filters of a listing of interactions. Days are those of their opening."""
 
     state: InteractionState | None = None

@@ -42,7 +42,7 @@ from fairserve.platform.reporting.user_data.repository import (
     RESPONSES,
     SETTINGS,
     WEBHOOK_EVENTS,
-    Kind,
+    RecordKind,
     pages,
 )
 from fairserve.platform.tenancy.auth import Principal
@@ -111,7 +111,7 @@ class Rewriting:
         counts[EXPORTS.name] = forget_user(self._sessions, self._tenant_id, self._user)
         return counts
 
-    def _in_batches(self, kind: Kind, write: Write, rows: int = BATCH_ROWS) -> int:
+    def _in_batches(self, kind: RecordKind, write: Write, rows: int = BATCH_ROWS) -> int:
         count = 0
         for page in pages(
             self._sessions, kind, self._tenant_id, self._user, until=self._until, rows=rows

@@ -21,7 +21,7 @@ from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.identity import EndUser
 from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.db.programs import ProgramRow, ProgramStep
 from fairserve.platform.db.responses import ConversationItem, StoredConversation, StoredResponse
 from fairserve.platform.db.webhooks import WebhookEvent
 
@@ -29,7 +29,7 @@ PAGE_ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RecordKind:
     """Rows about a user in one table. ``order`` is unique within a tenant; ``time`` is their time."""
 
     name: str
@@ -51,82 +51,82 @@ def _audited(tenant_id: str, user: str) -> ColumnElement[bool]:
     )
 
 
-SETTINGS = Kind(
+SETTINGS = RecordKind(
     "settings",
     EndUser,
     lambda tenant_id, user: and_(EndUser.tenant_id == tenant_id, EndUser.external_id == user),
     (EndUser.external_id,),
 )
-CONTRACTS = Kind(
+CONTRACTS = RecordKind(
     "contracts",
     Contract,
     lambda tenant_id, user: and_(_about_user(Contract)(tenant_id, user), Contract.scope == "user"),
     (Contract.scope, Contract.app_id),
 )
-INTERACTIONS = Kind(
+INTERACTIONS = RecordKind(
     "interactions",
     Interaction,
     _about_user(Interaction),
     (Interaction.app_id, Interaction.id),
     Interaction.opened_at,
 )
-OPEN_INTERACTIONS = Kind(
+OPEN_INTERACTIONS = RecordKind(
     "open_interactions",
     OpenInteraction,
     _about_user(OpenInteraction),
     (OpenInteraction.app_id, OpenInteraction.id),
     OpenInteraction.opened_at,
 )
-CALLS = Kind(
+CALLS = RecordKind(
     "calls",
     LedgerCall,
     _about_user(LedgerCall),
     (LedgerCall.accepted_at, LedgerCall.call_id),
     LedgerCall.accepted_at,
 )
-REFUSALS = Kind(
+REFUSALS = RecordKind(
     "refusals",
     ThrottlingEvent,
     _about_user(ThrottlingEvent),
     (ThrottlingEvent.at, ThrottlingEvent.call_id),
     ThrottlingEvent.at,
 )
-PROGRAMS = Kind(
+PROGRAMS = RecordKind(
     "programs",
-    Program,
-    _about_user(Program),
-    (Program.app_id, Program.id),
-    Program.created_at,
+    ProgramRow,
+    _about_user(ProgramRow),
+    (ProgramRow.app_id, ProgramRow.id),
+    ProgramRow.created_at,
 )
-RESPONSES = Kind(
+RESPONSES = RecordKind(
     "responses",
     StoredResponse,
     _about_user(StoredResponse),
     (StoredResponse.app_id, StoredResponse.id),
     StoredResponse.created_at,
 )
-CONVERSATIONS = Kind(
+CONVERSATIONS = RecordKind(
     "conversations",
     StoredConversation,
     _about_user(StoredConversation),
     (StoredConversation.app_id, StoredConversation.id),
     StoredConversation.created_at,
 )
-WEBHOOK_EVENTS = Kind(
+WEBHOOK_EVENTS = RecordKind(
     "webhook_events",
     WebhookEvent,
     _about_user(WebhookEvent),
     (WebhookEvent.id,),
     WebhookEvent.origin_at,
 )
-EXPORTS = Kind(
+EXPORTS = RecordKind(
     "exports",
     ReportExport,
     _about_user(ReportExport),
     (ReportExport.created_at, ReportExport.id),
     ReportExport.created_at,
 )
-AUDIT = Kind("audit", AuditEntry, _audited, (AuditEntry.at, AuditEntry.id))
+AUDIT = RecordKind("audit", AuditEntry, _audited, (AuditEntry.at, AuditEntry.id))
 
 KINDS = (
     SETTINGS,
@@ -146,7 +146,7 @@ KINDS = (
 
 def pages(
     sessions: SessionFactory,
-    kind: Kind,
+    kind: RecordKind,
     tenant_id: str,
     user: str,
     *,
@@ -160,7 +160,7 @@ def pages(
     return _pages(sessions, kind.model, conditions, kind.order, rows)
 
 
-def steps(sessions: SessionFactory, program: Program) -> Iterator[Sequence[Any]]:
+def steps(sessions: SessionFactory, program: ProgramRow) -> Iterator[Sequence[Any]]:
     """Yield pages of a program's steps, with their outputs."""
     conditions = [
         ProgramStep.tenant_id == program.tenant_id,

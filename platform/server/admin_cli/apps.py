@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from fairserve.platform.base.command_line import App, option
-from fairserve.platform.server.admin_cli.client import Client, path_of
+from fairserve.platform.base.command_line import CommandGroup, option
+from fairserve.platform.server.admin_cli.client import AdminClient, path_of
 from fairserve.platform.server.admin_cli.commands import Id, changes, command, read_json
 from fairserve.platform.server.admin_cli.fields import (
     NAMES,
@@ -20,7 +20,7 @@ from fairserve.platform.server.admin_cli.fields import (
     limit,
 )
 
-app = App(
+app = CommandGroup(
     help="Manage a tenant's apps, with their token profiles and limits. docs/guide/tenants.md has"
     " examples."
 )
@@ -74,7 +74,7 @@ _SETTINGS = [
 
 @command(app, *_SETTINGS)
 def register(
-    client: Client,
+    client: AdminClient,
     name: Annotated[str, Argument(metavar="NAME")],
     profile: Annotated[Path, Option(metavar="FILE", help=_PROFILE_FILE)],
     tenant: _Tenant = None,
@@ -91,7 +91,7 @@ def register(
     columns=("id", "name", "tenant_id", "state", "weight", "contract", "user_contract"),
 )
 def list_apps(
-    client: Client,
+    client: AdminClient,
     deleted: Annotated[bool, Option("--deleted", help="Those that are deleted.")] = False,
     name: Annotated[
         str | None, Option(metavar="PART", help="Those whose names contain it.")
@@ -107,7 +107,7 @@ def list_apps(
 
 @command(app, option("name", str, metavar="NAME", help="New name."), *_SETTINGS, name="set")
 def change(
-    client: Client, id: Id, profile: _Profile = None, tenant: _Tenant = None, **given: Any
+    client: AdminClient, id: Id, profile: _Profile = None, tenant: _Tenant = None, **given: Any
 ) -> Any:
     """Change an app's name, profile, weight, clients or limits."""
     body = changes(body_of(given, "name") | _body(profile, given))
@@ -116,7 +116,7 @@ def change(
 
 @command(app, name="profile", columns=("version", "since", "source", "author", "reason"))
 def show_profile(
-    client: Client,
+    client: AdminClient,
     id: Id,
     history: Annotated[
         bool, Option("--history", help="Former profiles, and why they changed.")
@@ -141,31 +141,31 @@ def show_profile(
 
 
 @command(app)
-def show(client: Client, id: Id, tenant: _Tenant = None) -> Any:
+def show(client: AdminClient, id: Id, tenant: _Tenant = None) -> Any:
     """Show an app."""
     return client.call("GET", _path(id), tenant=tenant)
 
 
 @command(app)
-def suspend(client: Client, id: Id, tenant: _Tenant = None) -> Any:
+def suspend(client: AdminClient, id: Id, tenant: _Tenant = None) -> Any:
     """Stop an app's keys and programs."""
     return client.call("PATCH", _path(id), {"suspended": True}, tenant=tenant)
 
 
 @command(app)
-def resume(client: Client, id: Id, tenant: _Tenant = None) -> Any:
+def resume(client: AdminClient, id: Id, tenant: _Tenant = None) -> Any:
     """Resume a suspended app."""
     return client.call("PATCH", _path(id), {"suspended": False}, tenant=tenant)
 
 
 @command(app)
-def delete(client: Client, id: Id, tenant: _Tenant = None) -> Any:
+def delete(client: AdminClient, id: Id, tenant: _Tenant = None) -> Any:
     """Delete an app; it can be restored until its retention is over."""
     return client.call("DELETE", _path(id), tenant=tenant)
 
 
 @command(app)
-def restore(client: Client, id: Id, tenant: _Tenant = None) -> Any:
+def restore(client: AdminClient, id: Id, tenant: _Tenant = None) -> Any:
     """Restore a deleted app."""
     return client.call("POST", f"{_path(id)}/restore", tenant=tenant)
 

@@ -37,7 +37,7 @@ class _NoRedirects(HTTPRedirectHandler):
         """Follow no redirect: the redirect is the answer."""
 
 
-class Client:
+class AdminClient:
     """Requests to one server with one key."""
 
     def __init__(self, url: str, key: str) -> None:

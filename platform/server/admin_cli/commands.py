@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 from typer import Argument
 
-from fairserve.platform.base.command_line import App, CommandError, option, with_options
-from fairserve.platform.server.admin_cli.client import DEFAULT_URL, Client, read_key
+from fairserve.platform.base.command_line import CommandError, CommandGroup, option, with_options
+from fairserve.platform.server.admin_cli.client import DEFAULT_URL, AdminClient, read_key
 from fairserve.platform.server.admin_cli.output import print_json, print_one, print_page
 
 Act = Callable[..., Any]
@@ -55,7 +55,7 @@ _PAGE = [
 
 
 def command(
-    app: App, *options: Parameter, name: str | None = None, columns: Sequence[str] = ()
+    app: CommandGroup, *options: Parameter, name: str | None = None, columns: Sequence[str] = ()
 ) -> Callable[[Act], Act]:
     """Return a decorator that registers a function as a command.
 
@@ -68,7 +68,7 @@ def command(
 
         @wraps(act)
         def run(*, url: str | None, key_file: Path | None, as_json: bool, **given: Any) -> None:
-            answer = act(Client(url or DEFAULT_URL, read_key(key_file)), **given)
+            answer = act(AdminClient(url or DEFAULT_URL, read_key(key_file)), **given)
             if answer is None:
                 return
             if as_json:

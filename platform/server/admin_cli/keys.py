@@ -6,12 +6,14 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from fairserve.platform.base.command_line import App, CommandError, option
-from fairserve.platform.server.admin_cli.client import Client, path_of
+from fairserve.platform.base.command_line import CommandError, CommandGroup, option
+from fairserve.platform.server.admin_cli.client import AdminClient, path_of
 from fairserve.platform.server.admin_cli.commands import changes, command
 from fairserve.platform.server.admin_cli.fields import TEXT, body_of, limit
 
-app = App(help="Manage API keys of apps, tenants and admins. docs/guide/tenants.md has examples.")
+app = CommandGroup(
+    help="Manage API keys of apps, tenants and admins. docs/guide/tenants.md has examples."
+)
 _OWNER = "Owner of the keys (one is required)"
 _FLAGS = [
     option("app", str, metavar="ID", help="Keys of this app.", rich_help_panel=_OWNER),
@@ -48,7 +50,7 @@ _Key = Annotated[str, Argument(metavar="KEY", help="Its id, key_...")]
     _ROLE,
     *_FLAGS,
 )
-def create(client: Client, **given: Any) -> Any:
+def create(client: AdminClient, **given: Any) -> Any:
     """Create a further key, and print it, once."""
     return _call(client, given, "POST", body=body_of(given, "name", "expires_at", "role"))
 
@@ -68,14 +70,14 @@ def create(client: Client, **given: Any) -> Any:
         "last_used_at",
     ),
 )
-def list_keys(client: Client, **given: Any) -> Any:
+def list_keys(client: AdminClient, **given: Any) -> Any:
     """List keys by prefix, revoked ones included."""
     return _call(client, given, "GET", limit=given["limit"], offset=given["offset"])
 
 
 @command(app, *_FLAGS)
 def rotate(
-    client: Client,
+    client: AdminClient,
     grace: Annotated[
         float, Option(metavar="SECONDS", help="Time for which the others remain valid.")
     ] = 0.0,
@@ -87,7 +89,7 @@ def rotate(
 
 @command(app, *_FLAGS)
 def rename(
-    client: Client,
+    client: AdminClient,
     key: _Key,
     name: Annotated[str, Argument(metavar="NAME", help="Name for people.")],
     **owner: Any,
@@ -102,7 +104,7 @@ def rename(
     _ROLE,
     limit("expires", TEXT, "TIME", "ISO 8601 with a zone, or none."),
 )
-def change(client: Client, key: _Key, **given: Any) -> Any:
+def change(client: AdminClient, key: _Key, **given: Any) -> Any:
     """Change name, role or expiry of an admin key."""
     body = body_of(given, "name", "role", "expires")
     if "expires" in body:
@@ -111,13 +113,13 @@ def change(client: Client, key: _Key, **given: Any) -> Any:
 
 
 @command(app, *_FLAGS)
-def revoke(client: Client, key: _Key, **owner: Any) -> Any:
+def revoke(client: AdminClient, key: _Key, **owner: Any) -> Any:
     """Revoke a key."""
     return _call(client, owner, "DELETE", key)
 
 
 def _call(
-    client: Client,
+    client: AdminClient,
     owner: dict[str, Any],
     method: str,
     *more: str,

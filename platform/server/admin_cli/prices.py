@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from fairserve.platform.base.command_line import App, option
-from fairserve.platform.server.admin_cli.client import Client, path_of
+from fairserve.platform.base.command_line import CommandGroup, option
+from fairserve.platform.server.admin_cli.client import AdminClient, path_of
 from fairserve.platform.server.admin_cli.commands import Id, command
 from fairserve.platform.server.admin_cli.fields import body_of
 
-app = App(help="Manage the prices of tokens. docs/guide/tenants.md has examples.")
+app = CommandGroup(help="Manage the prices of tokens. docs/guide/tenants.md has examples.")
 
 
 @command(
@@ -26,7 +26,7 @@ app = App(help="Manage the prices of tokens. docs/guide/tenants.md has examples.
     name="set",
 )
 def add(
-    client: Client,
+    client: AdminClient,
     model: Annotated[
         str, Argument(metavar="MODEL", help="The served model; * for all without a price.")
     ],
@@ -46,7 +46,7 @@ def add(
     columns=("id", "model", "input", "cached_input", "output", "currency", "valid_from"),
 )
 def list_prices(
-    client: Client,
+    client: AdminClient,
     model: Annotated[str | None, Option(metavar="MODEL", help="Only prices of this model.")] = None,
     **page: Any,
 ) -> Any:
@@ -55,6 +55,6 @@ def list_prices(
 
 
 @command(app)
-def delete(client: Client, id: Id) -> Any:
+def delete(client: AdminClient, id: Id) -> Any:
     """Delete a price that is not valid yet."""
     return client.call("DELETE", path_of("admin", "prices", id))

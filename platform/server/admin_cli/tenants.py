@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from fairserve.platform.base.command_line import App, option
-from fairserve.platform.server.admin_cli.client import Client, path_of
+from fairserve.platform.base.command_line import CommandGroup, option
+from fairserve.platform.server.admin_cli.client import AdminClient, path_of
 from fairserve.platform.server.admin_cli.commands import Id, changes, command
 from fairserve.platform.server.admin_cli.fields import (
     TEXT,
@@ -18,7 +18,7 @@ from fairserve.platform.server.admin_cli.fields import (
     limit,
 )
 
-app = App(help="Manage tenants. docs/guide/tenants.md has examples.")
+app = CommandGroup(help="Manage tenants. docs/guide/tenants.md has examples.")
 _SETTINGS = [
     option(
         "weight",
@@ -38,14 +38,16 @@ _SETTINGS = [
 
 
 @command(app, *_SETTINGS)
-def create(client: Client, name: Annotated[str, Argument(metavar="NAME")], **given: Any) -> Any:
+def create(
+    client: AdminClient, name: Annotated[str, Argument(metavar="NAME")], **given: Any
+) -> Any:
     """Register a tenant, and print its key, once."""
     return client.call("POST", "/admin/tenants", {"name": name} | _body(given))
 
 
 @command(app, name="list", columns=("id", "name", "state", "weight", "contract"))
 def list_tenants(
-    client: Client,
+    client: AdminClient,
     deleted: Annotated[bool, Option("--deleted", help="Those that are deleted.")] = False,
     name: Annotated[
         str | None, Option(metavar="PART", help="Those whose names contain it.")
@@ -57,37 +59,37 @@ def list_tenants(
 
 
 @command(app, option("name", str, metavar="NAME", help="New name."), *_SETTINGS, name="set")
-def change(client: Client, id: Id, **given: Any) -> Any:
+def change(client: AdminClient, id: Id, **given: Any) -> Any:
     """Change a tenant's name, weight, levels or limits."""
     return client.call("PATCH", _path(id), changes(body_of(given, "name") | _body(given)))
 
 
 @command(app)
-def show(client: Client, id: Id) -> Any:
+def show(client: AdminClient, id: Id) -> Any:
     """Show a tenant."""
     return client.call("GET", _path(id))
 
 
 @command(app)
-def suspend(client: Client, id: Id) -> Any:
+def suspend(client: AdminClient, id: Id) -> Any:
     """Stop a tenant's keys and programs."""
     return client.call("PATCH", _path(id), {"suspended": True})
 
 
 @command(app)
-def resume(client: Client, id: Id) -> Any:
+def resume(client: AdminClient, id: Id) -> Any:
     """Resume a suspended tenant."""
     return client.call("PATCH", _path(id), {"suspended": False})
 
 
 @command(app)
-def delete(client: Client, id: Id) -> Any:
+def delete(client: AdminClient, id: Id) -> Any:
     """Delete a tenant; it can be restored until its retention is over."""
     return client.call("DELETE", _path(id))
 
 
 @command(app)
-def restore(client: Client, id: Id) -> Any:
+def restore(client: AdminClient, id: Id) -> Any:
     """Restore a deleted tenant."""
     return client.call("POST", f"{_path(id)}/restore")
 

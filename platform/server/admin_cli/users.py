@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from fairserve.platform.base.command_line import App, CommandError, option
-from fairserve.platform.server.admin_cli.client import Client, path_of
+from fairserve.platform.base.command_line import CommandError, CommandGroup, option
+from fairserve.platform.server.admin_cli.client import AdminClient, path_of
 from fairserve.platform.server.admin_cli.commands import changes, command
 from fairserve.platform.server.admin_cli.fields import (
     WHOLE,
@@ -23,7 +23,9 @@ from fairserve.platform.server.admin_cli.fields import (
 )
 from fairserve.platform.server.admin_cli.output import print_json
 
-app = App(help="Manage settings and data of end users. docs/guide/tenants.md has examples.")
+app = CommandGroup(
+    help="Manage settings and data of end users. docs/guide/tenants.md has examples."
+)
 _SETTINGS = ("weight", "rpm", "blocked")
 _Tenant = Annotated[str, Argument(metavar="TENANT", help="Id of the tenant.")]
 _User = Annotated[
@@ -38,7 +40,7 @@ _User = Annotated[
     columns=("tenant_id", "user", "weight", "rpm", "blocked", "contract"),
 )
 def list_users(
-    client: Client,
+    client: AdminClient,
     tenant: Annotated[str | None, Option(metavar="ID", help="Those of this tenant.")] = None,
     user: Annotated[
         str | None, Option(metavar="BEGINNING", help="Those whose ids begin like this.")
@@ -50,7 +52,7 @@ def list_users(
 
 
 @command(app)
-def show(client: Client, tenant: _Tenant, user: _User) -> Any:
+def show(client: AdminClient, tenant: _Tenant, user: _User) -> Any:
     """Show a user's settings."""
     return client.call("GET", _path(tenant, user))
 
@@ -68,7 +70,7 @@ def show(client: Client, tenant: _Tenant, user: _User) -> Any:
     *contract_options("Limits in all apps of its tenant, which always apply"),
     name="set",
 )
-def change(client: Client, tenant: _Tenant, user: _User, **given: Any) -> Any:
+def change(client: AdminClient, tenant: _Tenant, user: _User, **given: Any) -> Any:
     """Change a user's weight, limits or block."""
     limits = contract_of(given)
     changed = body_of(given | {"blocked": switched(given["blocked"])}, *_SETTINGS)
@@ -88,14 +90,14 @@ def _changed(contract: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]
 
 
 @command(app)
-def reset(client: Client, tenant: _Tenant, user: _User) -> Any:
+def reset(client: AdminClient, tenant: _Tenant, user: _User) -> Any:
     """Return a user to the defaults."""
     return client.call("DELETE", _path(tenant, user))
 
 
 @command(app)
 def export(
-    client: Client,
+    client: AdminClient,
     tenant: _Tenant,
     user: _User,
     out: Annotated[
@@ -119,7 +121,7 @@ def export(
 
 @command(app)
 def erase(
-    client: Client,
+    client: AdminClient,
     tenant: _Tenant,
     user: _User,
     yes: Annotated[bool, Option("--yes", help="Confirm the erasure.")] = False,

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from fairserve.platform.background.webhooks.event_types import TYPES
-from fairserve.platform.base.command_line import App, option
-from fairserve.platform.server.admin_cli.client import Client, path_of
+from fairserve.platform.base.command_line import CommandGroup, option
+from fairserve.platform.server.admin_cli.client import AdminClient, path_of
 from fairserve.platform.server.admin_cli.commands import changes, command
 from fairserve.platform.server.admin_cli.fields import body_of, switch, switched
 
-app = App(
+app = CommandGroup(
     help="Manage webhooks, which notify tenants of events. docs/guide/webhooks.md has examples."
 )
 _COLUMNS = ("id", "url", "events", "enabled", "disabled_reason", "failures")
@@ -40,7 +40,7 @@ def _names(text: str) -> list[str]:
 
 @command(app, _DESCRIPTION)
 def add(
-    client: Client,
+    client: AdminClient,
     url_of_events: Annotated[
         str, Argument(metavar="URL", help="https, and a host with public addresses only.")
     ],
@@ -54,7 +54,7 @@ def add(
 
 
 @command(app, name="list", columns=_COLUMNS)
-def list_webhooks(client: Client, tenant: _Tenant = None, **page: Any) -> Any:
+def list_webhooks(client: AdminClient, tenant: _Tenant = None, **page: Any) -> Any:
     """List webhooks."""
     return client.call("GET", "/v1/webhooks", tenant=tenant, **page)
 
@@ -67,7 +67,7 @@ def list_webhooks(client: Client, tenant: _Tenant = None, **page: Any) -> Any:
     _DESCRIPTION,
     name="set",
 )
-def change(client: Client, id: _Id, tenant: _Tenant = None, **given: Any) -> Any:
+def change(client: AdminClient, id: _Id, tenant: _Tenant = None, **given: Any) -> Any:
     """Change a webhook, disable it, or enable it again."""
     given |= {"url": given["to"], "enabled": switched(given["enabled"])}
     body = body_of(given, "url", "events", "description", "enabled")
@@ -75,26 +75,26 @@ def change(client: Client, id: _Id, tenant: _Tenant = None, **given: Any) -> Any
 
 
 @command(app)
-def rotate(client: Client, id: _Id, tenant: _Tenant = None) -> Any:
+def rotate(client: AdminClient, id: _Id, tenant: _Tenant = None) -> Any:
     """Make a new signing secret, and print it, once."""
     return client.call("POST", _path(id, "rotate"), tenant=tenant)
 
 
 @command(app)
-def remove(client: Client, id: _Id, tenant: _Tenant = None) -> Any:
+def remove(client: AdminClient, id: _Id, tenant: _Tenant = None) -> Any:
     """Delete a webhook, with its deliveries."""
     return client.call("DELETE", _path(id), tenant=tenant)
 
 
 @command(app, name="test")
-def send_test(client: Client, id: _Id, tenant: _Tenant = None) -> Any:
+def send_test(client: AdminClient, id: _Id, tenant: _Tenant = None) -> Any:
     """Queue a webhook.test event."""
     return client.call("POST", _path(id, "test"), tenant=tenant)
 
 
 @command(app, columns=_DELIVERIES)
 def deliveries(
-    client: Client,
+    client: AdminClient,
     id: _Id,
     state: Annotated[
         Literal["pending", "delivered", "dead"] | None, Option(help="Only those of this state.")
@@ -108,7 +108,7 @@ def deliveries(
 
 @command(app)
 def replay(
-    client: Client,
+    client: AdminClient,
     id: _Id,
     event: Annotated[
         str | None, Option(metavar="ID", help="Only this event, delivered or dead.")

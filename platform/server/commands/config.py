@@ -11,15 +11,15 @@ from typer import Option
 
 from fairserve.platform.base.command_line import (
     FAILED,
-    App,
     CommandError,
+    CommandGroup,
     print_table,
     with_options,
 )
 from fairserve.platform.server.settings_flags import all_flags
 from fairserve.platform.server.settings_sources import Layers, SettingsError, layers_of
 
-app = App(help="Check and show the settings of the server, from all their sources.")
+app = CommandGroup(help="Check and show the settings of the server, from all their sources.")
 
 
 @app.command(options_metavar="[--FLAG VALUE ...]")

@@ -9,14 +9,19 @@ from typing import Annotated, Any
 
 from typer import Argument
 
-from fairserve.platform.base.command_line import USAGE_ERROR, App, CommandError, with_options
+from fairserve.platform.base.command_line import (
+    USAGE_ERROR,
+    CommandError,
+    CommandGroup,
+    with_options,
+)
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import session_factory
 from fairserve.platform.db.secret_key import SecretKeyError
 from fairserve.platform.db.secret_key import replace_secret_key as replace
 from fairserve.platform.server.commands.on_database import DATABASE, opened
 
-app = App(help="Change the database's schema, or replace a lost secret key.")
+app = CommandGroup(help="Change the database's schema, or replace a lost secret key.")
 
 
 @app.command()

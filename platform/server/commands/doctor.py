@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from fairserve.platform.base.command_line import FAILED, App, with_options
+from fairserve.platform.base.command_line import FAILED, CommandGroup, with_options
 from fairserve.platform.server.settings_flags import SECRETS_NOTE, all_flags
 
 if TYPE_CHECKING:
     from fairserve.platform.server.doctor.finding import Finding
 
-app = App()
+app = CommandGroup()
 
 
 @app.command(options_metavar="[--FLAG VALUE ...]", epilog=SECRETS_NOTE)

@@ -18,8 +18,8 @@ from fairserve.platform.background.jobs.passes import JobFailedError, replay, ru
 from fairserve.platform.background.jobs.schemas import JobOut
 from fairserve.platform.base.command_line import (
     FAILED,
-    App,
     CommandError,
+    CommandGroup,
     print_table,
     with_options,
 )
@@ -30,7 +30,7 @@ from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.server.commands.on_database import DATABASE, opened
 from fairserve.platform.server.settings_flags import flag_options
 
-app = App(help="Background jobs, run by the server itself or by Celery.")
+app = CommandGroup(help="Background jobs, run by the server itself or by Celery.")
 _REDIS = flag_options("redis_url")
 
 

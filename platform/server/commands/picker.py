@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairserve.platform.base.command_line import App, CommandError, with_options
+from fairserve.platform.base.command_line import CommandError, CommandGroup, with_options
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.server.settings_flags import SECRETS_NOTE, all_flags
 from fairserve.platform.server.settings_sources import SettingsError, layers_of
 
-app = App()
+app = CommandGroup()
 
 NO_WORKERS = (
     "the picker has no workers: name an InferencePool with --pool-name, a fleet file with --fleet-file,"

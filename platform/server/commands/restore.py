@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from fairserve.platform.base.command_line import FAILED, App, CommandError, with_options
+from fairserve.platform.base.command_line import FAILED, CommandError, CommandGroup, with_options
 from fairserve.platform.server.settings_flags import flag_options
 from fairserve.platform.server.settings_sources import SettingsError, settings_from
 
-app = App()
+app = CommandGroup()
 
 
 @app.command()

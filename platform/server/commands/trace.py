@@ -18,8 +18,8 @@ from fairserve.engine.simulated.traces.interaction_file import encode_trace, wri
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.base.command_line import (
     FAILED,
-    App,
     CommandError,
+    CommandGroup,
     file_to_write,
     with_options,
 )
@@ -40,7 +40,7 @@ def trace() -> None:
     """Traces of live traffic."""
 
 
-app = App(callback=trace)
+app = CommandGroup(callback=trace)
 
 
 @app.command(epilog="What is recorded, and for how long: docs/guide/traces.md.")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from fairserve.platform.base.command_line import FAILED, App, CommandError, with_options
+from fairserve.platform.base.command_line import FAILED, CommandError, CommandGroup, with_options
 from fairserve.platform.db.engine import read_only, session_factory
 from fairserve.platform.reporting.usage import reconcile as reconciliation
 from fairserve.platform.reporting.usage.formats import document
@@ -23,7 +23,7 @@ from fairserve.platform.reporting.usage.schemas import GROUPS, Format, UsageQuer
 from fairserve.platform.reporting.usage.zones import day_bounds, zone_named
 from fairserve.platform.server.commands.on_database import DATABASE, opened
 
-app = App(help="Usage reports, and the rollups that they are made of.")
+app = CommandGroup(help="Usage reports, and the rollups that they are made of.")
 _SHOWN = 20
 
 

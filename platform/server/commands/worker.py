@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairserve.engine.worker import ENVIRONMENT, WorkerOptions, worker
-from fairserve.platform.base.command_line import App, taking
+from fairserve.platform.base.command_line import CommandGroup, taking
 
-app = App()
+app = CommandGroup()
 app.command(context_settings={"auto_envvar_prefix": ENVIRONMENT})(taking(WorkerOptions)(worker))

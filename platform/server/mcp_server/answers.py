@@ -51,7 +51,7 @@ class LastMinute(BaseModel):
     queue_p99_s: Annotated[float | None, Field(description="largest of the minute; null: none")]
 
 
-class Overview(BaseModel):
+class OverviewAnswer(BaseModel):
     """State of the server now."""
 
     system: Annotated[str, Field(description="scheduling and throttling system in force")]
@@ -68,7 +68,7 @@ class Overview(BaseModel):
     last_minute: LastMinute
 
 
-class FloodingClient(BaseModel):
+class FloodingClientAnswer(BaseModel):
     """A client: a user of an app of a tenant."""
 
     tenant: str
@@ -88,11 +88,13 @@ class FloodingClient(BaseModel):
 class Flooding(BaseModel):
     """Clients that take far more than their share of five minutes, or most of the queue."""
 
-    clients: Annotated[list[FloodingClient], Field(description="largest share first; empty: none")]
+    clients: Annotated[
+        list[FloodingClientAnswer], Field(description="largest share first; empty: none")
+    ]
     queued_calls: int
 
 
-class Rejection(BaseModel):
+class RejectionAnswer(BaseModel):
     """A rejected call, and why it was rejected."""
 
     call_id: str
@@ -109,7 +111,7 @@ class Rejection(BaseModel):
     currency: str
 
 
-class Usage(BaseModel):
+class UsageSums(BaseModel):
     """Sums over the charged calls of a group; what does not apply is null."""
 
     calls: int
@@ -124,7 +126,7 @@ class Usage(BaseModel):
     cost: float
 
 
-class UsageRow(Usage):
+class UsageRowAnswer(UsageSums):
     """Usage of one group."""
 
     tenant: str | None = None
@@ -140,7 +142,7 @@ class UsageAnswer(BaseModel):
     as_of: Annotated[datetime | None, Field(description="time up to which calls are counted")]
     currency: str
     zone: str
-    rows: list[UsageRow]
+    rows: list[UsageRowAnswer]
     rows_total: int
-    sums: Annotated[Usage, Field(description="of all groups")]
+    sums: Annotated[UsageSums, Field(description="of all groups")]
     names: dict[str, str]

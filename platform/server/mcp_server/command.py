@@ -11,10 +11,10 @@ from typing import Annotated
 
 from typer import Option
 
-from fairserve.platform.base.command_line import App, CommandError
-from fairserve.platform.server.admin_cli.client import DEFAULT_URL, Client, read_key
+from fairserve.platform.base.command_line import CommandError, CommandGroup
+from fairserve.platform.server.admin_cli.client import DEFAULT_URL, AdminClient, read_key
 
-app = App()
+app = CommandGroup()
 
 
 @app.command()
@@ -35,7 +35,7 @@ def mcp(
 
     docs/guide/mcp.md has the configuration of assistants.
     """
-    client = Client(url, read_key(key_file))
+    client = AdminClient(url, read_key(key_file))
     try:
         from fairserve.platform.server.mcp_server.server import tool_server
     except ModuleNotFoundError as error:

@@ -14,18 +14,18 @@ from pydantic import Field
 
 from fairserve.platform.base.command_line import CommandError
 from fairserve.platform.base.version import product_version
-from fairserve.platform.server.admin_cli.client import Client, RejectedRequestError, path_of
+from fairserve.platform.server.admin_cli.client import AdminClient, RejectedRequestError, path_of
 from fairserve.platform.server.mcp_server.answers import (
     MAX_ROWS,
     Flooding,
-    FloodingClient,
+    FloodingClientAnswer,
     LastMinute,
     ModelState,
-    Overview,
-    Rejection,
-    Usage,
+    OverviewAnswer,
+    RejectionAnswer,
     UsageAnswer,
-    UsageRow,
+    UsageRowAnswer,
+    UsageSums,
     WorkerState,
 )
 
@@ -45,7 +45,7 @@ TenantId = Annotated[
 Group = Literal["tenant", "app", "user", "model", "day"]
 
 
-def tool_server(client: Client) -> MCPServer[Any]:
+def tool_server(client: AdminClient) -> MCPServer[Any]:
     """Return the server of the tools, which read with this client."""
     server: MCPServer[Any] = MCPServer(
         "fairserve", version=product_version(), instructions=INSTRUCTIONS, log_level="WARNING"
@@ -64,12 +64,12 @@ def tool_server(client: Client) -> MCPServer[Any]:
 class Tools:
     """The tools. Their docstrings are the descriptions that assistants read."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: AdminClient) -> None:
         self._client = client
         self._prefix = "/admin"
         """Endpoints for operators, until the server answers that the key is no admin key."""
 
-    def overview(self) -> Overview:
+    def overview(self) -> OverviewAnswer:
         """Return load, overload, queue, models, workers and the calls of the last minute.
 
         Needs an admin key.
@@ -80,7 +80,7 @@ class Tools:
         activity = live["activity"]
         waits = [wait for wait in activity["queue_p99_s"] if wait is not None]
         workers = cluster["workers"]
-        return Overview(
+        return OverviewAnswer(
             **{
                 **cluster,
                 "models": [ModelState(**each) for each in cluster["models"][:MAX_ROWS]],
@@ -105,7 +105,7 @@ class Tools:
         clients = [{**each["client"], "signs": each["signs"]} for each in found["items"]]
         return Flooding(
             clients=[
-                FloodingClient(
+                FloodingClientAnswer(
                     **each,
                     tenant_name=names.get(each["tenant"], ""),
                     app_name=names.get(each["app"], ""),
@@ -127,7 +127,7 @@ class Tools:
             Field(max_length=256, description="id of a user, whose latest rejection is explained"),
         ] = None,
         tenant: TenantId = None,
-    ) -> Rejection:
+    ) -> RejectionAnswer:
         """Explain why a call was rejected: the limit, the load, the state of its run, when to retry.
 
         Names a call, or a user; with neither it explains the latest rejection that the key may read.
@@ -137,7 +137,7 @@ class Tools:
             if not page["items"]:
                 raise ToolError("there is no such rejection")
             call_id = str(page["items"][0]["call_id"])
-        return Rejection(**self._scoped("/throttling/events" + path_of(call_id)))
+        return RejectionAnswer(**self._scoped("/throttling/events" + path_of(call_id)))
 
     def tenant_usage(
         self,
@@ -164,9 +164,9 @@ class Tools:
             as_of=found["as_of"],
             currency=found["currency"],
             zone=found["zone"],
-            rows=[UsageRow(**row, rejected=row["refused"]) for row in found["items"]],
+            rows=[UsageRowAnswer(**row, rejected=row["refused"]) for row in found["items"]],
             rows_total=found["total"],
-            sums=Usage(**found["sums"], rejected=found["sums"]["refused"]),
+            sums=UsageSums(**found["sums"], rejected=found["sums"]["refused"]),
             names=found["names"],
         )
 

@@ -12,8 +12,8 @@ from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.messages import ClusterView
 from fairserve.platform.db.jobs import JobState
-from fairserve.platform.fleet.member import Member
-from fairserve.platform.monitoring.client_shares import Share, Shares
+from fairserve.platform.fleet.member import FleetMember
+from fairserve.platform.monitoring.client_shares import Share, ShareReader
 from fairserve.platform.monitoring.span_counts import SpanCounts
 
 STATES = ("joining", "ready", "draining", "open circuit")
@@ -104,7 +104,7 @@ def cluster(view: ClusterView) -> Iterator[Metric]:
         yield _gauge(name, text, ("model",), rows)
 
 
-def workers(members: Sequence[Member], view: ClusterView) -> Iterator[Metric]:
+def workers(members: Sequence[FleetMember], view: ClusterView) -> Iterator[Metric]:
     """Yield the state of each worker, its circuit, and its load."""
     yield _gauge(
         "worker_state",
@@ -159,7 +159,7 @@ def workers(members: Sequence[Member], view: ClusterView) -> Iterator[Metric]:
         yield _gauge(name, text, ("worker",), rows)
 
 
-def shares(found: Shares) -> Iterator[Metric]:
+def shares(found: ShareReader) -> Iterator[Metric]:
     """Yield served and entitled shares of the clients with a name, and of all others."""
     rows: list[tuple[tuple[str, str, str], Share]] = [
         *found.top.items(),

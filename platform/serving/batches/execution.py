@@ -37,10 +37,10 @@ from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.db.upsert import fitting_text
 from fairserve.platform.serving.batches import lines, repository
 from fairserve.platform.serving.batches.line_calls import LineCalls
-from fairserve.platform.serving.batches.lines import Line, LineError
+from fairserve.platform.serving.batches.lines import BatchLine, LineError
 from fairserve.platform.serving.batches.repository import Result
 from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
-from fairserve.platform.serving.files.repository import Owner
+from fairserve.platform.serving.files.repository import FileOwner
 from fairserve.platform.serving.files.service import Files
 from fairserve.platform.serving.rejected_calls import is_over, retry_after_s
 from fairserve.platform.tenancy.auth import Principal
@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionOptions:
+class BatchExecutionOptions:
     """The settings of the same names with the prefix ``batch_``."""
 
     max_lines: int = 50_000
@@ -90,11 +90,11 @@ class _Called:
 class _Entry:
     """A line in memory."""
 
-    line: Line
+    line: BatchLine
     memory: BodyReservation
 
 
-class Execution:
+class BatchExecution:
     """A batch that this process has claimed. Belongs to one event loop; :meth:`work` is its task."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Execution:
         files: Files,
         calls: LineCalls | None,
         memory: BodyMemory,
-        options: ExecutionOptions,
+        options: BatchExecutionOptions,
         *,
         now: Callable[[], datetime] = utc_now,
         clock: Callable[[], float] = time.monotonic,
@@ -123,7 +123,7 @@ class Execution:
             actor="batch",
             run_rules=("interaction_metadata",),
         )
-        self._reader: Iterator[Line] = iter(())
+        self._reader: Iterator[BatchLine] = iter(())
         self._ended: set[int] = set()
         """Lines that had a result when this process claimed the batch."""
         self._read_all = False
@@ -280,7 +280,7 @@ class Execution:
             return None
         return self._ready.popleft()
 
-    def _read_line(self) -> Line | None:
+    def _read_line(self) -> BatchLine | None:
         try:
             line = next(self._reader, None)
         except (OperationalError, InterfaceError):  # a generator that raised has ended
@@ -290,7 +290,7 @@ class Execution:
             self._last = line.number
         return line
 
-    def _lines_without(self, ended: set[int]) -> Iterator[Line]:
+    def _lines_without(self, ended: set[int]) -> Iterator[BatchLine]:
         """Yield the lines after the last one that was read, without those that have ended."""
         content = self._files.content(self.batch.input_file_id)
         for number, raw in lines.split(content, self._options.max_line_bytes):
@@ -367,7 +367,7 @@ class Execution:
 
     # --- a call -----------------------------------------------------------------------------------
 
-    async def _call(self, line: Line) -> _Called:
+    async def _call(self, line: BatchLine) -> _Called:
         """Make the call of a line, repeatedly where workers fail."""
         facts = begin_request("")
         batch_id, number = self.batch.id, line.number
@@ -421,7 +421,7 @@ class Execution:
 
     def _write_files(self) -> None:
         """Write output and errors, and end the batch. If it is interrupted, it is done again."""
-        batch, owner = self.batch, Owner(self.batch.tenant_id, self.batch.app_id)
+        batch, owner = self.batch, FileOwner(self.batch.tenant_id, self.batch.app_id)
         output = _Output(self._files, owner, f"{batch.id}_output.jsonl")
         errors = _Output(self._files, owner, f"{batch.id}_error.jsonl")
         try:
@@ -497,7 +497,7 @@ class Execution:
 class _Output:
     """A file that exists only if something is written to it."""
 
-    def __init__(self, files: Files, owner: Owner, name: str) -> None:
+    def __init__(self, files: Files, owner: FileOwner, name: str) -> None:
         self._files, self._owner, self._name = files, owner, name
         self._file_id: str | None = None
         self._size_bytes = 0

@@ -27,7 +27,7 @@ _FIELDS = {"custom_id", "method", "url", "body"}
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BatchLine:
     """One call of a batch."""
 
     number: int
@@ -80,7 +80,7 @@ def _too_long(number: int, max_bytes: int) -> LineError:
     return LineError(number, "line_too_long", f"the line has over {max_bytes:,} bytes")
 
 
-def parse(number: int, raw: bytes, endpoint: str) -> Line:
+def parse(number: int, raw: bytes, endpoint: str) -> BatchLine:
     """Return the call of a line. Raises LineError."""
     try:
         plain = orjson.loads(raw)
@@ -107,7 +107,7 @@ def parse(number: int, raw: bytes, endpoint: str) -> Line:
         raise LineError(
             number, "unsupported_parameter", "calls of a batch have no stream", "body.stream"
         )
-    return Line(number, custom_id, orjson.dumps(body))
+    return BatchLine(number, custom_id, orjson.dumps(body))
 
 
 def check(
@@ -143,19 +143,19 @@ def check(
     return total, errors
 
 
-def answer_line(batch_id: str, line: Line, request_id: str, body: dict[str, Any]) -> bytes:
+def answer_line(batch_id: str, line: BatchLine, request_id: str, body: dict[str, Any]) -> bytes:
     """Return the line of the output file for an answer."""
     response = {"status_code": 200, "request_id": request_id, "body": body}
     return _result(batch_id, line.number, line.custom_id, response, None)
 
 
-def rejection_line(batch_id: str, line: Line, request_id: str, error: FairServeError) -> bytes:
+def rejection_line(batch_id: str, line: BatchLine, request_id: str, error: FairServeError) -> bytes:
     """Return the line of the error file for a call that was answered with an error."""
     response = {"status_code": error.status, "request_id": request_id, "body": error.body()}
     return _result(batch_id, line.number, line.custom_id, response, None)
 
 
-def unmade_line(batch_id: str, line: Line, *, cancelled: bool) -> bytes:
+def unmade_line(batch_id: str, line: BatchLine, *, cancelled: bool) -> bytes:
     """Return the line of the error file for a call that has no result when its batch ends."""
     error = _CANCELLED if cancelled else _EXPIRED
     return _result(batch_id, line.number, line.custom_id, None, error)

@@ -20,7 +20,7 @@ from fairserve.platform.db.batches import Batch, BatchResult
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.leases import LeasedTable, RowLeaseLostError
-from fairserve.platform.serving.files.repository import UNFINISHED, Owner, beyond
+from fairserve.platform.serving.files.repository import UNFINISHED, FileOwner, beyond
 
 BATCHES = LeasedTable(Batch, unfinished=UNFINISHED, attempts="attempt", fence=("attempt",))
 LEASE = timedelta(seconds=10)
@@ -44,7 +44,7 @@ class Result:
 # --- requests -----------------------------------------------------------------------------------------
 
 
-def find(session: Session, owner: Owner, batch_id: str, *, lock: bool = False) -> Batch | None:
+def find(session: Session, owner: FileOwner, batch_id: str, *, lock: bool = False) -> Batch | None:
     """Return a batch of an app."""
     statement = select(Batch).where(
         Batch.id == batch_id, Batch.tenant_id == owner.tenant, Batch.app_id == owner.app
@@ -52,7 +52,7 @@ def find(session: Session, owner: Owner, batch_id: str, *, lock: bool = False) -
     return session.scalars(statement.with_for_update() if lock else statement).one_or_none()
 
 
-def page(session: Session, owner: Owner, after: str | None, limit: int) -> Sequence[Batch]:
+def page(session: Session, owner: FileOwner, after: str | None, limit: int) -> Sequence[Batch]:
     """Return batches of an app, newest first, from one on."""
     where = [Batch.tenant_id == owner.tenant, Batch.app_id == owner.app]
     if after is not None:

@@ -31,12 +31,12 @@ from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.batches import Batch
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.serving.batches import repository
-from fairserve.platform.serving.batches.execution import Execution, ExecutionOptions
+from fairserve.platform.serving.batches.execution import BatchExecution, BatchExecutionOptions
 from fairserve.platform.serving.batches.line_calls import LineCalls
 from fairserve.platform.serving.batches.schemas import BatchCreate, BatchQuery
 from fairserve.platform.serving.bodies import BodyMemory
 from fairserve.platform.serving.files import repository as files_repository
-from fairserve.platform.serving.files.repository import UNFINISHED, Owner
+from fairserve.platform.serving.files.repository import UNFINISHED, FileOwner
 from fairserve.platform.serving.files.service import Files
 from fairserve.platform.serving.in_database import in_database
 from fairserve.platform.serving.kept_rows import KeptRows, RowBounds
@@ -58,12 +58,12 @@ class BatchOptions:
     """Largest share of one tenant in the batches that run, and in the memory of their lines."""
     max_unfinished_per_app: int = 16
     memory_bytes: int = 256 * 1024 * 1024
-    execution: ExecutionOptions = field(default_factory=ExecutionOptions)
+    execution: BatchExecutionOptions = field(default_factory=BatchExecutionOptions)
 
 
 @dataclass(slots=True)
 class _Live:
-    execution: Execution
+    execution: BatchExecution
     task: asyncio.Task[None]
 
 
@@ -124,7 +124,7 @@ class Batches:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    async def create(self, owner: Owner, query: BatchCreate) -> Batch:
+    async def create(self, owner: FileOwner, query: BatchCreate) -> Batch:
         """Save a batch, which then waits for its turn.
 
         Raises InvalidRequestError for an endpoint or a file that it cannot have, and RateLimitedError
@@ -139,15 +139,15 @@ class Batches:
         self._woken.set()
         return batch
 
-    async def find(self, owner: Owner, batch_id: str) -> Batch:
+    async def find(self, owner: FileOwner, batch_id: str) -> Batch:
         """Return a batch. Raises NotFoundError, also for another app's."""
         return await in_database(self._find, owner, batch_id)
 
-    async def page(self, owner: Owner, query: BatchQuery) -> tuple[list[Batch], bool]:
+    async def page(self, owner: FileOwner, query: BatchQuery) -> tuple[list[Batch], bool]:
         """Return a page of batches, newest first, and whether there are more."""
         return await in_database(self._page, owner, query)
 
-    async def cancel(self, owner: Owner, batch_id: str) -> Batch:
+    async def cancel(self, owner: FileOwner, batch_id: str) -> Batch:
         """Cancel a batch: its calls are stopped, and its results so far become files.
 
         Raises NotFoundError, or ConflictError if it has ended or writes its files.
@@ -160,7 +160,7 @@ class Batches:
 
     # --- steps of requests, in a thread -----------------------------------------------------------
 
-    def _create(self, owner: Owner, query: BatchCreate) -> Batch:
+    def _create(self, owner: FileOwner, query: BatchCreate) -> Batch:
         now = self._now()
         with self._sessions.begin() as session:
             files_repository.lock_tenant(session, owner.tenant)
@@ -202,16 +202,16 @@ class Batches:
             self._kept.add(session, owner.tenant, owner.app, 1, 0)
             return batch
 
-    def _find(self, owner: Owner, batch_id: str) -> Batch:
+    def _find(self, owner: FileOwner, batch_id: str) -> Batch:
         with self._sessions() as session:
             return _present(repository.find(read_only(session), owner, batch_id))
 
-    def _page(self, owner: Owner, query: BatchQuery) -> tuple[list[Batch], bool]:
+    def _page(self, owner: FileOwner, query: BatchQuery) -> tuple[list[Batch], bool]:
         with self._sessions() as session:
             found = repository.page(read_only(session), owner, query.after, query.limit + 1)
         return list(found[: query.limit]), len(found) > query.limit
 
-    def _cancel(self, owner: Owner, batch_id: str) -> Batch:
+    def _cancel(self, owner: FileOwner, batch_id: str) -> Batch:
         with self._sessions.begin() as session:
             batch = _present(repository.find(session, owner, batch_id, lock=True))
             if batch.state in ("validating", "in_progress"):
@@ -262,7 +262,7 @@ class Batches:
         )
         if batch is None:
             return False
-        execution = Execution(
+        execution = BatchExecution(
             batch,
             self._sessions,
             self._files,
@@ -278,7 +278,7 @@ class Batches:
             execution.pause()
         return True
 
-    async def _work(self, execution: Execution) -> None:
+    async def _work(self, execution: BatchExecution) -> None:
         work_for(execution.batch.tenant_id)
         try:
             await execution.work()

@@ -46,7 +46,7 @@ class SlowClientError(Exception):
     """The client reads too slowly and gets nothing more."""
 
 
-class Reader(Protocol):
+class AnswerReader(Protocol):
     """Gets the answer of one call."""
 
     on_space: Callable[[], None]
@@ -67,7 +67,7 @@ class Reader(Protocol):
         ...
 
 
-class Sink(Reader, Protocol):
+class Sink(AnswerReader, Protocol):
     """Gets an answer with its head."""
 
     def start(self, status: int, headers: dict[str, str]) -> None:
@@ -113,7 +113,7 @@ class ConnectionSink:
 
     @property
     def is_full(self) -> bool:
-        """See :class:`Reader`."""
+        """See :class:`AnswerReader`."""
         return self._full_timer is not None
 
     def start(self, status: int, headers: dict[str, str]) -> None:
@@ -123,7 +123,7 @@ class ConnectionSink:
         self._to_send()
 
     def write(self, body: bytes) -> None:
-        """Send a part, or keep it until the connection takes it; see :class:`Reader`."""
+        """Send a part, or keep it until the connection takes it; see :class:`AnswerReader`."""
         if self._send_now is not None and self._begun and not self._parts and self._send_now(body):
             return
         self._parts.append(body)

@@ -30,7 +30,7 @@ from fairserve.engine.wire.base import (
 )
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.messages import Cancel, Grant
-from fairserve.platform.serving.completions.answer import Reader
+from fairserve.platform.serving.completions.answer import AnswerReader
 from fairserve.platform.serving.completions.running_call import LEFT, REPORT_S, RunningCall
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
@@ -63,7 +63,7 @@ class Relay:
         call: RunningCall,
         decisions: DecisionService,
         worker_of: Callable[[str], WorkerClient | None],
-        reader: Reader | None = None,
+        reader: AnswerReader | None = None,
         *,
         transport: Transport | None = None,
         on_content: OnContent | None = None,
@@ -74,7 +74,7 @@ class Relay:
         ``on_content`` receives prompts and answers of the calls whose spans are sampled.
         """
         self.call = call
-        self.reader: Reader = Nobody() if reader is None else reader
+        self.reader: AnswerReader = Nobody() if reader is None else reader
         self.lost = False
         """The worker was lost while it had the call."""
         self.is_last = False

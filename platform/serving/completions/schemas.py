@@ -200,7 +200,7 @@ class CompletionBody(SamplingFields):
         )
 
 
-class Message(StrictPart):
+class ChatMessage(StrictPart):
     """A chat message; what a role needs besides is the chat template's and the worker's matter."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
@@ -218,7 +218,7 @@ class Message(StrictPart):
 class ChatBody(CompletionBody):
     """``/v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
     tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Choice | ChatToolChoice | None = None

@@ -117,7 +117,7 @@ class CheckedCall:
         )
 
 
-class LiveRuns(Protocol):
+class RunLookup(Protocol):
     """Control's runs, as far as a check needs them."""
 
     async def interaction(self, run_id: str) -> RunView | None:
@@ -130,7 +130,7 @@ class LiveRuns(Protocol):
 
 
 async def check(
-    request: CallRequest, models: Models, options: CheckOptions, runs: LiveRuns
+    request: CallRequest, models: Models, options: CheckOptions, runs: RunLookup
 ) -> CheckedCall:
     """Return the call of a request. Raises a FairServeError that names the field that is wrong.
 
@@ -187,7 +187,7 @@ def _seeks_run(answer: Sequence[int], clues: Sequence[Clue]) -> bool:
     return bool(answer) or any(clue.scope is None for clue in clues)
 
 
-async def _user_of_run(identity: CallIdentity, app: str, runs: LiveRuns) -> str | None:
+async def _user_of_run(identity: CallIdentity, app: str, runs: RunLookup) -> str | None:
     """Return the user of the run that the call names or continues; None if it is not live."""
     run = None if identity.run_id is None else core_run_id(app, identity.run_id)
     if run is None:

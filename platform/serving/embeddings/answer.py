@@ -9,7 +9,7 @@ from fairserve.engine.wire.base import MalformedAnswerError, WorkerChunk
 from fairserve.platform.serving.completions.merge import Merger
 
 
-class WholeAnswer(Merger):
+class PoolingAnswer(Merger):
     """One JSON object, whose list ``field`` must have ``entries`` entries."""
 
     def __init__(

@@ -32,7 +32,7 @@ from fairserve.platform.serving.completions.schemas import invalid
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.end_user import user_in_body
 from fairserve.platform.serving.decision.request import AnyReader, CallRequest
-from fairserve.platform.serving.embeddings.answer import WholeAnswer
+from fairserve.platform.serving.embeddings.answer import PoolingAnswer
 from fairserve.platform.serving.embeddings.schemas import EmbeddingBody, RerankBody
 from fairserve.platform.tenancy.auth import Principal
 
@@ -134,12 +134,12 @@ class PoolingCall(CompletionCall):
         request = CompletionCall.worker_request(self, grant)
         return replace(request, input_tokens=self.checked.call.prompt_tokens)
 
-    def merger(self) -> WholeAnswer:
+    def merger(self) -> PoolingAnswer:
         """Return an empty answer."""
         if self.path == EMBEDDINGS:
-            return WholeAnswer("data", self._inputs)
+            return PoolingAnswer("data", self._inputs)
         documents = self.body["documents"]
-        return WholeAnswer(
+        return PoolingAnswer(
             "results", self.body.get("top_n") or len(documents), documents, self.return_documents
         )
 

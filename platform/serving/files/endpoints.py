@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from fairserve.platform.serving.files.multipart import boundary_of
-from fairserve.platform.serving.files.repository import Owner
+from fairserve.platform.serving.files.repository import FileOwner
 from fairserve.platform.serving.files.schemas import FileDeleted, FileList, FileOut, FileQuery
 from fairserve.platform.serving.files.service import Files
 from fairserve.platform.serving.principals import AppPrincipal
@@ -94,9 +94,9 @@ async def delete_file(file_id: str, request: Request, principal: AppPrincipal) -
     return FileDeleted(id=file_id)
 
 
-def owner_of(principal: Principal) -> Owner:
+def owner_of(principal: Principal) -> FileOwner:
     """Return the owner of the files and batches that a key's app makes."""
-    return Owner(principal.tenant_id or "", principal.app_id or "")
+    return FileOwner(principal.tenant_id or "", principal.app_id or "")
 
 
 def _files(request: Request) -> Files:

@@ -16,14 +16,14 @@ UNFINISHED = ("validating", "in_progress", "finalizing", "cancelling")
 """States of batches that have not ended."""
 
 
-class Owner(NamedTuple):
+class FileOwner(NamedTuple):
     """The app that owns files and batches."""
 
     tenant: str
     app: str
 
 
-def find(session: Session, owner: Owner, file_id: str, *, lock: bool = False) -> File | None:
+def find(session: Session, owner: FileOwner, file_id: str, *, lock: bool = False) -> File | None:
     """Return a complete file of an app."""
     statement = select(File).where(File.id == file_id, *_of(owner), File.state == "ready")
     return session.scalars(statement.with_for_update() if lock else statement).one_or_none()
@@ -31,7 +31,7 @@ def find(session: Session, owner: Owner, file_id: str, *, lock: bool = False) ->
 
 def page(
     session: Session,
-    owner: Owner,
+    owner: FileOwner,
     *,
     purpose: str | None,
     after: str | None,
@@ -128,5 +128,5 @@ def deletable(session: Session, now: datetime, limit: int) -> list[str]:
     )
 
 
-def _of(owner: Owner) -> list[ColumnElement[bool]]:
+def _of(owner: FileOwner) -> list[ColumnElement[bool]]:
     return [File.tenant_id == owner.tenant, File.app_id == owner.app]

@@ -32,7 +32,7 @@ from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.upsert import fitting_text
 from fairserve.platform.serving.files import repository
 from fairserve.platform.serving.files.multipart import Form
-from fairserve.platform.serving.files.repository import Owner
+from fairserve.platform.serving.files.repository import FileOwner
 from fairserve.platform.serving.files.schemas import FileQuery, upload_fields
 from fairserve.platform.serving.files.store import PART_BYTES, FileStore, FileWriter
 from fairserve.platform.serving.in_database import in_database
@@ -71,7 +71,7 @@ class Files:
     # --- requests ---------------------------------------------------------------------------------
 
     async def upload(
-        self, owner: Owner, body: AsyncIterator[bytes], boundary: bytes, size_bytes: int | None
+        self, owner: FileOwner, body: AsyncIterator[bytes], boundary: bytes, size_bytes: int | None
     ) -> File:
         """Store an upload as it arrives. ``size_bytes`` is the declared size of its body.
 
@@ -97,15 +97,15 @@ class Files:
             await asyncio.to_thread(self.drop, file_id, writer.writer)
             raise
 
-    async def find(self, owner: Owner, file_id: str) -> File:
+    async def find(self, owner: FileOwner, file_id: str) -> File:
         """Return a file. Raises NotFoundError, also for another app's."""
         return await in_database(self._find, owner, file_id)
 
-    async def page(self, owner: Owner, query: FileQuery) -> tuple[list[File], bool]:
+    async def page(self, owner: FileOwner, query: FileQuery) -> tuple[list[File], bool]:
         """Return a page of files, and whether there are more."""
         return await in_database(self._page, owner, query)
 
-    async def delete(self, owner: Owner, file_id: str) -> None:
+    async def delete(self, owner: FileOwner, file_id: str) -> None:
         """Delete a file. Raises NotFoundError, or ConflictError while a batch reads it."""
         await in_database(self._delete, owner, file_id)
 
@@ -115,7 +115,7 @@ class Files:
         """Yield the content of a file in pieces. Blocks."""
         return self._store.read(file_id)
 
-    def reserve(self, owner: Owner, purpose: str, size_bytes: int) -> str:
+    def reserve(self, owner: FileOwner, purpose: str, size_bytes: int) -> str:
         """Insert a file that will have at most this many bytes, and return its id. Blocks.
 
         Files of batches are not counted against the bounds, because their results were before.
@@ -192,7 +192,7 @@ class Files:
 
     # --- steps, in a thread -----------------------------------------------------------------------
 
-    def _check_bounds(self, session: Session, owner: Owner, size_bytes: int) -> None:
+    def _check_bounds(self, session: Session, owner: FileOwner, size_bytes: int) -> None:
         number, _ = repository.kept(session, owner.tenant)
         if number >= self.options.max_per_tenant:
             raise RateLimitedError(
@@ -226,11 +226,11 @@ class Files:
                 raise NotFoundError("the app of the file was deleted", param="file")
             return file
 
-    def _find(self, owner: Owner, file_id: str) -> File:
+    def _find(self, owner: FileOwner, file_id: str) -> File:
         with self._sessions() as session:
             return _present(repository.find(read_only(session), owner, file_id))
 
-    def _page(self, owner: Owner, query: FileQuery) -> tuple[list[File], bool]:
+    def _page(self, owner: FileOwner, query: FileQuery) -> tuple[list[File], bool]:
         with self._sessions() as session:
             found = repository.page(
                 read_only(session),
@@ -242,7 +242,7 @@ class Files:
             )
         return list(found[: query.limit]), len(found) > query.limit
 
-    def _delete(self, owner: Owner, file_id: str) -> None:
+    def _delete(self, owner: FileOwner, file_id: str) -> None:
         with self._sessions.begin() as session:
             file = _present(repository.find(session, owner, file_id, lock=True))
             batch_id = repository.used_by_batch(session, file_id)

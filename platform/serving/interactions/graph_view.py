@@ -87,7 +87,7 @@ class GraphOut(BaseModel):
     offset: int
 
 
-class Node(NamedTuple):
+class ShownNode(NamedTuple):
     """A call, or a node of a program without one, before it is known whether the page has it."""
 
     name: str
@@ -148,7 +148,7 @@ def graph_of(
     )
 
 
-def _calls(ended: Sequence[GraphRow], live: Iterable[CallView]) -> list[Node]:
+def _calls(ended: Sequence[GraphRow], live: Iterable[CallView]) -> list[ShownNode]:
     known = {row.call_id for row in ended}
     found: list[tuple[float, str, GraphRow | CallRecord]] = [
         (row.accepted_at.timestamp(), row.outcome, row) for row in ended
@@ -160,7 +160,7 @@ def _calls(ended: Sequence[GraphRow], live: Iterable[CallView]) -> list[Node]:
     ]
     first_at = min((accepted_at for accepted_at, _, _ in found), default=0.0)
     nodes = [
-        Node(
+        ShownNode(
             name=call.name or call.call_id,
             parents=call.parents or (),
             stage=call.stage,
@@ -199,7 +199,7 @@ def _node(call: GraphRow | CallRecord, state: str, begin_s: float, name: str) ->
     )
 
 
-def _declared(program: ProgramOut, made: set[str]) -> Iterator[Node]:
+def _declared(program: ProgramOut, made: set[str]) -> Iterator[ShownNode]:
     """Yield the nodes of a program without a call, each after its parents."""
     names = {node.id: node.calls or [node.id] for node in program.nodes}
     for node in sorted(program.nodes, key=lambda each: each.stage):
@@ -207,7 +207,7 @@ def _declared(program: ProgramOut, made: set[str]) -> Iterator[Node]:
         parents = list(islice(above, MOST_PARENTS))
         for name in names[node.id]:
             if name not in made:
-                yield Node(name, parents, node.stage, 0.0, 0.0, partial(_without_call, node))
+                yield ShownNode(name, parents, node.stage, 0.0, 0.0, partial(_without_call, node))
 
 
 def _without_call(node: ProgramNodeOut, name: str) -> NodeOut:

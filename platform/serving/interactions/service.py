@@ -24,7 +24,7 @@ from fairserve.platform.serving.interactions.opening import Opening, checked
 from fairserve.platform.serving.interactions.schemas import InteractionOut, of_row, of_view
 from fairserve.platform.serving.programs.repository import ProgramKey
 from fairserve.platform.serving.programs.service import BY_CLIENT, Programs
-from fairserve.platform.serving.programs.task_calls import Owner
+from fairserve.platform.serving.programs.task_calls import ProgramOwner
 from fairserve.platform.tenancy.auth import Principal
 
 BY_OPERATOR = "cancelled by an operator"
@@ -65,7 +65,7 @@ class Interactions:
         core_id = core_run_id(self._app, run_id)
         user = body.user or self._app
         if opening.program is not None:
-            owner = Owner(self._key(run_id), user)
+            owner = ProgramOwner(self._key(run_id), user)
             view = await self._programs.submit(
                 owner, opening.declaration, opening.program, opening.size_bytes
             )

@@ -154,7 +154,7 @@ class Thinking(BodyPart):
     display: Literal["summarized", "omitted"] | None = None
 
 
-class OutputFormat(BodyPart):
+class MessagesOutputFormat(BodyPart):
     """A JSON schema for the answer."""
 
     type: Literal["json_schema"]
@@ -165,7 +165,7 @@ class OutputConfig(BodyPart):
     """Effort and format of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: OutputFormat | None = None
+    format: MessagesOutputFormat | None = None
 
 
 class Metadata(BodyPart):

@@ -36,7 +36,7 @@ ERROR_RESULT = "Error: "
 
 
 @dataclass(slots=True)
-class ChatFields:
+class MessagesChatFields:
     """Fields of a chat call, and the source of each."""
 
     plain: dict[str, Any]
@@ -53,9 +53,9 @@ class ChatFields:
         return name
 
 
-def chat_fields(body: CountBody) -> ChatFields:
+def chat_fields(body: CountBody) -> MessagesChatFields:
     """Return the chat call of a body. Raises InvalidRequestError for messages without an equivalent."""
-    fields = ChatFields({"model": body.model})
+    fields = MessagesChatFields({"model": body.model})
     plain, origins = fields.plain, fields.origins
     plain["messages"] = _messages(body, origins)
     if body.messages[-1].role == "assistant":
@@ -87,7 +87,7 @@ def chat_fields(body: CountBody) -> ChatFields:
     return fields
 
 
-def _add_sampling(body: MessageBody, fields: ChatFields) -> None:
+def _add_sampling(body: MessageBody, fields: MessagesChatFields) -> None:
     plain = fields.plain
     plain["max_tokens"] = body.max_tokens
     for name in ("temperature", "top_p", "top_k", "stream"):
@@ -162,7 +162,7 @@ def _tool_loop(turns: list[tuple[str, list[tuple[str, Block]]]]) -> int:
     return 0
 
 
-def _continue_answer(fields: ChatFields) -> None:
+def _continue_answer(fields: MessagesChatFields) -> None:
     """Let the model continue the assistant's last turn."""
     last = fields.plain["messages"][-1]
     path = fields.origins[f"messages[{len(fields.plain['messages']) - 1}]"]

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairserve.interactions.programs.program import Node, Program, ProgramLimits, parse_program
+from fairserve.interactions.programs.program import (
+    Program,
+    ProgramLimits,
+    ProgramNode,
+    parse_program,
+)
 from fairserve.interactions.programs.program_fields import ProgramError
 from fairserve.interactions.tracking.identity import core_run_id
 from fairserve.platform.base.errors import InvalidRequestError, NotFoundError, UnavailableError
@@ -48,7 +53,7 @@ def check_models(program: Program, models: Models, app: str, run_id: str) -> Non
             raise NotFoundError(f"{path}: {error.message}", param=path, code=error.code) from error
 
 
-def _check_request(node: Node, path: str) -> None:
+def _check_request(node: ProgramNode, path: str) -> None:
     request: dict[str, Any] = {"model": node.model, **node.sampling}
     if "messages" in node.body.fixed:
         request["messages"] = [{"role": "user", "content": "x"}]

@@ -29,9 +29,9 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.serving.programs.events import ProgramEvent, events_of
-from fairserve.platform.serving.programs.repository import Change
+from fairserve.platform.serving.programs.repository import ProgramChange
 from fairserve.platform.serving.programs.store import ProgramGoneError, ProgramStore
-from fairserve.platform.serving.programs.task_calls import Owner, TaskCalls
+from fairserve.platform.serving.programs.task_calls import ProgramOwner, TaskCalls
 from fairserve.platform.serving.rejected_calls import is_over, retry_after_s
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ Publish = Callable[[ProgramEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionOptions:
+class ProgramExecutionOptions:
     """The settings of the same names with the prefix ``program_``."""
 
     parallel_calls: int = 32
@@ -68,17 +68,17 @@ class _Ended:
     """It must be retried, which uses up no retry."""
 
 
-class Execution:
+class ProgramExecution:
     """A live program. Belongs to one event loop; :meth:`work` is its only task."""
 
     def __init__(
         self,
-        owner: Owner,
+        owner: ProgramOwner,
         run: ProgramRun,
         control: ControlPort,
         calls: TaskCalls,
         store: ProgramStore,
-        options: ExecutionOptions,
+        options: ProgramExecutionOptions,
         *,
         left_s: float,
         publish: Publish,
@@ -207,7 +207,7 @@ class Execution:
         """Save the changes, then publish them."""
         changes = self.run.changes()
         if changes["nodes"] or changes["tasks"]:
-            await self._store.save(Change(self.owner.key, changes))
+            await self._store.save(ProgramChange(self.owner.key, changes))
             for event in events_of(self.run, changes):
                 self._publish(event)
 
@@ -262,7 +262,7 @@ class Execution:
     async def _save_end(self) -> None:
         state = self.run.state
         await self._store.save(
-            Change(self.owner.key, state=state, reason=self.reason, ended_at=utc_now())
+            ProgramChange(self.owner.key, state=state, reason=self.reason, ended_at=utc_now())
         )
 
     async def _give_up(self, reason: str) -> None:

@@ -14,7 +14,7 @@ from fairserve.interactions.programs.program import ProgramLimits
 from fairserve.interactions.programs.program_state import ProgramState
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App, Tenant
-from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.db.programs import ProgramRow, ProgramStep
 from fairserve.platform.db.upsert import upsert
 
 
@@ -48,7 +48,7 @@ class SavedProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ProgramChange:
     """A change of a program."""
 
     key: ProgramKey
@@ -63,7 +63,7 @@ class Change:
 def insert(session: Session, program: SavedProgram) -> None:
     """Insert a program. Raises IntegrityError if the id was used, or the app was deleted."""
     session.add(
-        Program(
+        ProgramRow(
             tenant_id=program.key.tenant,
             app_id=program.key.app,
             id=program.key.run_id,
@@ -81,13 +81,13 @@ def insert(session: Session, program: SavedProgram) -> None:
 
 def remove(session: Session, key: ProgramKey) -> None:
     """Delete a program."""
-    session.execute(delete(Program).where(_is(key)))
+    session.execute(delete(ProgramRow).where(_is(key)))
 
 
-def apply(session: Session, changes: Sequence[Change]) -> set[ProgramKey]:
+def apply(session: Session, changes: Sequence[ProgramChange]) -> set[ProgramKey]:
     """Write changes. Return the programs that still exist; others were deleted with their app."""
     keys = {change.key for change in changes}
-    columns = (Program.tenant_id, Program.app_id, Program.id)
+    columns = (ProgramRow.tenant_id, ProgramRow.app_id, ProgramRow.id)
     statement = select(*columns).where(tuple_(*columns).in_(keys))
     there = {ProgramKey(*row) for row in session.execute(statement)}
     kept = [change for change in changes if change.key in there]
@@ -95,7 +95,7 @@ def apply(session: Session, changes: Sequence[Change]) -> set[ProgramKey]:
     for change in kept:
         if change.ended_at is not None:
             session.execute(
-                update(Program)
+                update(ProgramRow)
                 .where(_is(change.key))
                 .values(state=change.state, reason=change.reason, ended_at=change.ended_at)
             )
@@ -105,7 +105,7 @@ def apply(session: Session, changes: Sequence[Change]) -> set[ProgramKey]:
 def find(sessions: SessionFactory, key: ProgramKey) -> SavedProgram | None:
     """Return a program with all its steps."""
     with sessions() as session:
-        row = read_only(session).get(Program, key)
+        row = read_only(session).get(ProgramRow, key)
         if row is None:
             return None
         steps = session.execute(
@@ -135,18 +135,18 @@ def running(sessions: SessionFactory) -> list[tuple[ProgramKey, str]]:
     """Return the live programs, the oldest first, each with what forbids it to continue, or ``""``."""
     query = (
         select(
-            Program.tenant_id,
-            Program.app_id,
-            Program.id,
+            ProgramRow.tenant_id,
+            ProgramRow.app_id,
+            ProgramRow.id,
             Tenant.deleted_at,
             Tenant.suspended_at,
             App.deleted_at,
             App.suspended_at,
         )
-        .join(Tenant, Tenant.id == Program.tenant_id)
-        .join(App, App.id == Program.app_id)
-        .where(Program.state == "running")
-        .order_by(Program.created_at, Program.id)
+        .join(Tenant, Tenant.id == ProgramRow.tenant_id)
+        .join(App, App.id == ProgramRow.app_id)
+        .where(ProgramRow.state == "running")
+        .order_by(ProgramRow.created_at, ProgramRow.id)
     )
     with sessions() as session:
         rows = read_only(session).execute(query).all()
@@ -167,8 +167,8 @@ def _stopped(times: Sequence[datetime | None]) -> str:
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:
     """Delete programs that ended before ``time``, with their outputs; at most ``max_rows``."""
-    columns = (Program.tenant_id, Program.app_id, Program.id)
-    keys = session.execute(select(*columns).where(Program.ended_at < time).limit(max_rows)).all()
+    columns = (ProgramRow.tenant_id, ProgramRow.app_id, ProgramRow.id)
+    keys = session.execute(select(*columns).where(ProgramRow.ended_at < time).limit(max_rows)).all()
     for row in keys:
         remove(session, ProgramKey(*row))
     return len(keys)
@@ -176,11 +176,13 @@ def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) ->
 
 def _is(key: ProgramKey) -> Any:
     return (
-        (Program.tenant_id == key.tenant) & (Program.app_id == key.app) & (Program.id == key.run_id)
+        (ProgramRow.tenant_id == key.tenant)
+        & (ProgramRow.app_id == key.app)
+        & (ProgramRow.id == key.run_id)
     )
 
 
-def _steps(change: Change) -> Iterable[dict[str, Any]]:
+def _steps(change: ProgramChange) -> Iterable[dict[str, Any]]:
     for kind in ("node", "task"):
         for name, record in change.steps.get(f"{kind}s", {}).items():
             yield {

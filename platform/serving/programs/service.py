@@ -43,11 +43,11 @@ from fairserve.platform.serving.interactions.repository import calls as ended_ca
 from fairserve.platform.serving.programs import repository
 from fairserve.platform.serving.programs.declaration import check_models
 from fairserve.platform.serving.programs.events import ProgramEvent
-from fairserve.platform.serving.programs.execution import Execution, ExecutionOptions
-from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
+from fairserve.platform.serving.programs.execution import ProgramExecution, ProgramExecutionOptions
+from fairserve.platform.serving.programs.repository import ProgramChange, ProgramKey, SavedProgram
 from fairserve.platform.serving.programs.schemas import ProgramOut, program_out
 from fairserve.platform.serving.programs.store import ProgramStore
-from fairserve.platform.serving.programs.task_calls import Owner, TaskCalls
+from fairserve.platform.serving.programs.task_calls import ProgramOwner, TaskCalls
 from fairserve.platform.tenancy.apps import repository as apps
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 
@@ -69,7 +69,7 @@ class ProgramOptions:
     max_bytes: int = 512 * 1024 * 1024
     cancel_wait_s: float = 15.0
     """Seconds that a client waits until its cancellation is saved; not a setting."""
-    execution: ExecutionOptions = field(default_factory=ExecutionOptions)
+    execution: ProgramExecutionOptions = field(default_factory=ProgramExecutionOptions)
     learning: LearningOptions | None = None
     """Options of learned profiles; None: profiles are not learned."""
 
@@ -78,7 +78,7 @@ class ProgramOptions:
 class _Live:
     """A live program."""
 
-    execution: Execution
+    execution: ProgramExecution
     declared_bytes: int
     task: asyncio.Task[None] | None = None
 
@@ -145,7 +145,7 @@ class Programs:
     # --- requests ---------------------------------------------------------------------------------
 
     async def submit(
-        self, owner: Owner, declaration: Mapping[str, Any], program: Program, size_bytes: int
+        self, owner: ProgramOwner, declaration: Mapping[str, Any], program: Program, size_bytes: int
     ) -> RunView:
         """Save a program and start it. ``program`` is the parsed ``declaration``.
 
@@ -291,11 +291,11 @@ class Programs:
         except OperationalError as error:
             raise unavailable() from error
 
-    def _begin(self, owner: Owner, run: ProgramRun, size_bytes: int, left_s: float) -> None:
+    def _begin(self, owner: ProgramOwner, run: ProgramRun, size_bytes: int, left_s: float) -> None:
         key = owner.key
 
         publish = partial(self._followers.publish, key)
-        execution = Execution(
+        execution = ProgramExecution(
             owner,
             run,
             self._control,
@@ -363,10 +363,10 @@ class Programs:
         except Exception as error:  # none of them may keep the server from its start
             logger.exception("program %s cannot continue", key.run_id)
             reason = f"it could not go on after a restart: {error}"[:TEXT_CHARS]
-            change = Change(key, state="failed", reason=reason, ended_at=utc_now())
+            change = ProgramChange(key, state="failed", reason=reason, ended_at=utc_now())
             await self._store.save(change)
             return
-        owner = Owner(key, saved.user)
+        owner = ProgramOwner(key, saved.user)
         size_bytes = len(str(saved.declaration))
         self._begin(owner, run, size_bytes, self._left_s(saved.created_at))
         if stopped:

@@ -17,10 +17,10 @@ from sqlalchemy.exc import DataError, DBAPIError
 from fairserve.engine.backoff import Backoff
 from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.db.programs import Program
+from fairserve.platform.db.programs import ProgramRow
 from fairserve.platform.serving.kept_rows import KeptRows, RowBounds
 from fairserve.platform.serving.programs import repository
-from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
+from fairserve.platform.serving.programs.repository import ProgramChange, ProgramKey, SavedProgram
 
 logger = logging.getLogger(__name__)
 
@@ -42,15 +42,15 @@ class ProgramStore:
     def __init__(self, sessions: SessionFactory, *, retry_s: float = FIRST_RETRY_S) -> None:
         self.sessions = sessions
         self._kept = KeptRows(
-            Program,
-            Program.created_at,
+            ProgramRow,
+            ProgramRow.created_at,
             of_app=MOST_KEPT,
             of_tenant=MOST_KEPT,
-            size=func.length(cast(Program.declaration, Text)),
-            removable=Program.state != "running",
+            size=func.length(cast(ProgramRow.declaration, Text)),
+            removable=ProgramRow.state != "running",
         )
         self._backoff = Backoff(retry_s, LAST_RETRY_S)
-        self._pending: list[tuple[Change, asyncio.Future[None]]] = []
+        self._pending: list[tuple[ProgramChange, asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -72,7 +72,7 @@ class ProgramStore:
         """Delete a program that did not start."""
         await asyncio.to_thread(self._remove, key)
 
-    async def save(self, change: Change) -> None:
+    async def save(self, change: ProgramChange) -> None:
         """Save a change, and wait until it is committed.
 
         Raises ProgramGoneError, and DataError for what the database can never hold.
@@ -95,7 +95,7 @@ class ProgramStore:
                 self._wake.clear()
             await self._write(batch)
 
-    async def _write(self, batch: list[tuple[Change, asyncio.Future[None]]]) -> None:
+    async def _write(self, batch: list[tuple[ProgramChange, asyncio.Future[None]]]) -> None:
         failures = 0
         while batch:
             try:
@@ -118,7 +118,7 @@ class ProgramStore:
             return
 
     async def _write_singly(
-        self, batch: list[tuple[Change, asyncio.Future[None]]], error: DataError
+        self, batch: list[tuple[ProgramChange, asyncio.Future[None]]], error: DataError
     ) -> None:
         """Write the changes one by one, so that one that the database rejects delays no other."""
         if len(batch) > 1:
@@ -127,7 +127,7 @@ class ProgramStore:
         elif not batch[0][1].done():
             batch[0][1].set_exception(error)
 
-    def _apply(self, changes: list[Change]) -> set[ProgramKey]:
+    def _apply(self, changes: list[ProgramChange]) -> set[ProgramKey]:
         with self.sessions.begin() as session:
             return repository.apply(session, changes)
 

@@ -33,7 +33,7 @@ from fairserve.platform.tenancy.auth import Principal
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ProgramOwner:
     """The owner and key of a program."""
 
     key: ProgramKey
@@ -63,7 +63,7 @@ class TaskCalls:
         self._workers = workers
         self._on_content = on_content
 
-    async def make(self, owner: Owner, task: Task, parents: tuple[str, ...]) -> str:
+    async def make(self, owner: ProgramOwner, task: Task, parents: tuple[str, ...]) -> str:
         """Make the call of a task's attempt and return its output. Raises a FairServeError.
 
         ``parents`` are the names of calls. The output is the text of the answer, or if it has none, the

@@ -25,7 +25,7 @@ from fairserve.platform.serving.responses.items import Item, read_items, with_id
 from fairserve.platform.serving.responses.repository import ResponseKey
 from fairserve.platform.serving.responses.schemas import ResponseBody
 from fairserve.platform.serving.responses.store import Continued, ResponseStore
-from fairserve.platform.serving.responses.translate import ChatFields, chat_fields
+from fairserve.platform.serving.responses.translate import ResponsesChatFields, chat_fields
 from fairserve.platform.serving.responses.writer import ResponseWriter
 from fairserve.platform.tenancy.auth import Principal
 
@@ -119,7 +119,7 @@ class ResponsesEndpoint:
 
     # --- the answer -------------------------------------------------------------------------------
 
-    def _new_writer(self, call: CompletionCall, chat: ChatFields) -> ResponseWriter:
+    def _new_writer(self, call: CompletionCall, chat: ResponsesChatFields) -> ResponseWriter:
         if self._conversation_user not in (None, call.checked.call.user):
             raise NotFoundError(
                 "conversation: there is no such conversation for this user", param="conversation"

@@ -2,7 +2,7 @@
 
 The chat call's own reader validates the fields, finds the workers that honour them and counts the
 prompt, so a response costs and means what the chat call does. Errors name the fields of the response:
-:class:`ChatFields` knows where each message comes from.
+:class:`ResponsesChatFields` knows where each message comes from.
 
 Departures: developer messages become system messages, which every chat template has. Reasoning of
 earlier turns is omitted, as chat templates omit it; that of the present turn is passed to workers that
@@ -47,7 +47,7 @@ _SAME = (
 
 
 @dataclass(frozen=True, slots=True)
-class ChatFields:
+class ResponsesChatFields:
     """The fields of a chat call, and where they come from."""
 
     plain: dict[str, Any]
@@ -87,7 +87,9 @@ class ChatFields:
         return _FIELDS.get(head, head) + rest
 
 
-def chat_fields(body: ResponseBody, earlier: Sequence[Item], items: Sequence[Item]) -> ChatFields:
+def chat_fields(
+    body: ResponseBody, earlier: Sequence[Item], items: Sequence[Item]
+) -> ResponsesChatFields:
     """Return the fields of the chat call. ``earlier`` are the items that the request continues."""
     messages = _Messages()
     if body.instructions is not None:
@@ -114,7 +116,7 @@ def chat_fields(body: ResponseBody, earlier: Sequence[Item], items: Sequence[Ite
             plain["verbosity"] = body.text.verbosity
         if body.text.format is not None:
             plain |= _response_format(body.text.format)
-    return ChatFields(plain | _tools(body), messages.sources)
+    return ResponsesChatFields(plain | _tools(body), messages.sources)
 
 
 def _response_format(wanted: TextFormat) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.sse import KEEP_ALIVE
 from fairserve.platform.serving.responses.output import Event, ResponseOutput
 from fairserve.platform.serving.responses.schemas import ResponseBody
-from fairserve.platform.serving.responses.translate import ChatFields
+from fairserve.platform.serving.responses.translate import ResponsesChatFields
 
 Response = dict[str, Any]
 Store = Callable[[CompletionCall, Response], Awaitable[bool]]
@@ -36,7 +36,7 @@ class ResponseWriter:
         self,
         call: CompletionCall,
         body: ResponseBody,
-        chat: ChatFields,
+        chat: ResponsesChatFields,
         store: Store | None,
         *,
         stored: bool,

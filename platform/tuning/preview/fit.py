@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel
-from fairserve.platform.tuning.preview.input import ServedCall, Workers
+from fairserve.platform.tuning.preview.input import PreviewWorkers, ServedCall
 
 FALLBACK = "a100-llama3-8b"
 MIN_CALLS = 20
@@ -74,7 +74,7 @@ class _Call:
     """False: ``first`` is a guess."""
 
 
-def fit_costs(rows: Iterable[ServedCall], workers: Workers) -> Fit:
+def fit_costs(rows: Iterable[ServedCall], workers: PreviewWorkers) -> Fit:
     """Return the workers' cost model: fitted, or a named one, which few calls suffice to scale."""
     by_worker: dict[str, list[_Call]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.at, row.tenant, row.app, row.run, row.stage)):
@@ -135,7 +135,7 @@ def _way(calls: Sequence[_Call]) -> float:
     return min(least_s, MOST_WAY_S)
 
 
-def _scaled(calls: Sequence[_Call], workers: Workers, way_s: float) -> Fit:
+def _scaled(calls: Sequence[_Call], workers: PreviewWorkers, way_s: float) -> Fit:
     """Return a named model, scaled so that a single call takes as long as measured."""
     named = replace(
         COST_MODELS[FALLBACK],

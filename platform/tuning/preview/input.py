@@ -46,7 +46,7 @@ class RejectedCall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class PreviewWorkers:
     """The current workers of the model."""
 
     model: str
@@ -67,7 +67,7 @@ class PreviewJob:
     """Start of the replay, before the window, so that limits and caches are not empty in it."""
     from_at: float
     until_at: float
-    workers: Workers
+    workers: PreviewWorkers
     served: Sequence[ServedCall]
     refused: Sequence[RejectedCall]
     settings: Sequence[Setting]

@@ -28,7 +28,7 @@ from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.platform.reporting.traffic.lines import Pseudonyms
 from fairserve.platform.reporting.traffic.segments import load_salt, read_recording
-from fairserve.platform.tuning.preview.demand import NO_DEMAND, Demand, demand_of, newest
+from fairserve.platform.tuning.preview.demand import NO_DEMAND, PreviewDemand, demand_of, newest
 from fairserve.platform.tuning.preview.fit import Fit, fit_costs, slower
 from fairserve.platform.tuning.preview.input import PreviewJob
 from fairserve.platform.tuning.preview.words import left_out_sentences, sentences, trust
@@ -169,7 +169,11 @@ class _Watcher:
 
 
 def _replayed(
-    demand: Demand, system: SystemConfig, costs: CostModel, options: ReplayOptions, lead_s: float
+    demand: PreviewDemand,
+    system: SystemConfig,
+    costs: CostModel,
+    options: ReplayOptions,
+    lead_s: float,
 ) -> tuple[Figures, PerUser]:
     watcher = _Watcher(lead_s)
     result = Replay(demand.trace, system, costs, options, watcher).run()
@@ -193,7 +197,7 @@ def _replayed(
     return figures, watcher.users
 
 
-def _factor(job: PreviewJob, demand: Demand, fit: Fit, options: ReplayOptions) -> float:
+def _factor(job: PreviewJob, demand: PreviewDemand, fit: Fit, options: ReplayOptions) -> float:
     """Return the slow-down of passes with which the mean duration of calls is as measured.
 
     Near saturation, small errors of the costs cause large errors of the delays, which this corrects. It
@@ -239,7 +243,7 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.minimum(x, np.quantile(x, 0.99)).mean()) if len(x) else 0.0
 
 
-def _without_expiry(settings: Sequence[Setting], demand: Demand) -> list[Setting]:
+def _without_expiry(settings: Sequence[Setting], demand: PreviewDemand) -> list[Setting]:
     """Return settings with which no run expires in a gap: expired runs are recorded as new runs."""
     needed = profiles_of(demand.trace)
     found: list[Setting] = []

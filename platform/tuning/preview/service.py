@@ -35,9 +35,9 @@ from fairserve.platform.tuning import service
 from fairserve.platform.tuning.preview import rows as preview_rows
 from fairserve.platform.tuning.preview.input import (
     PreviewJob,
+    PreviewWorkers,
     RejectedCall,
     ServedCall,
-    Workers,
 )
 from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
 
@@ -251,7 +251,7 @@ def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
     )
 
 
-def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[Workers, list[str]]:
+def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[PreviewWorkers, list[str]]:
     """Return the workers of the model with most calls among models with a worker, and notes."""
     ready = [worker for worker in world.cluster.workers if not worker.draining]
     if not ready:
@@ -273,7 +273,7 @@ def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[Workers, list[s
     batch, tokens = OTHERS_BATCH, OTHERS_PASS_TOKENS
     if world.embedded_batch is not None:
         batch, tokens = world.embedded_batch, EMBEDDED_PASS_TOKENS
-    return Workers(model, len(own), min(sizes), batch, max(tokens, batch)), notes
+    return PreviewWorkers(model, len(own), min(sizes), batch, max(tokens, batch)), notes
 
 
 async def preview_of(

@@ -13,7 +13,7 @@ from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.engine.torch.events import Generated
 from fairserve.engine.torch.logprobs import TokenLogprobs
 from fairserve.engine.torch.openai_logprobs import chat_logprobs, completion_logprobs
-from fairserve.engine.torch.openai_response import AnswerWriter, SampleOutput
+from fairserve.engine.torch.openai_response import EngineAnswerWriter, SampleOutput
 from fairserve.engine.torch.token_texts import TokenTexts
 
 
@@ -110,14 +110,14 @@ def test_the_format_of_completions(texts):
 def test_chunks_and_whole_answers_agree(texts, kind):
     tokens = [entry(A, -0.5, (A, -0.5)), entry(HALF, -0.7, (A, -0.1), offset=1)]
     output = SampleOutput(["a", ""], tokens, 2)
-    writer = AnswerWriter(kind, "id", 0, "m", 5, [output], texts)
+    writer = EngineAnswerWriter(kind, "id", 0, "m", 5, [output], texts)
     chunks = [writer.delta(0, Generated("s", "", 1, None, each), False) for each in tokens]
     whole = writer.whole()["choices"][0]["logprobs"]
     for name in whole:
         if whole[name] is not None:
             parts = [chunk["choices"][0]["logprobs"][name] for chunk in chunks]
             assert list(chain.from_iterable(parts)) == whole[name]
-    silent = AnswerWriter(kind, "id", 0, "m", 5, [SampleOutput()])
+    silent = EngineAnswerWriter(kind, "id", 0, "m", 5, [SampleOutput()])
     assert silent.whole()["choices"][0]["logprobs"] is None
     assert silent.delta(0, Generated("s", "x", 1, None), False)["choices"][0]["logprobs"] is None
 

@@ -1,13 +1,13 @@
 """A call applies its events one by one, and its close cancels running samples."""
 
 from fairserve.engine.torch.events import Admitted, Failed, Generated
-from fairserve.engine.torch.openai_response import AnswerWriter
-from fairserve.engine.torch.running_call import RunningCall
+from fairserve.engine.torch.openai_response import EngineAnswerWriter
+from fairserve.engine.torch.running_call import EngineCall
 
 
 async def test_usage_grows_with_each_event():
-    call = RunningCall(["a"], lambda call, running: None)
-    writer = AnswerWriter("chat", "id", 0, "m", 5, call.outputs)
+    call = EngineCall(["a"], lambda call, running: None)
+    writer = EngineAnswerWriter("chat", "id", 0, "m", 5, call.outputs)
     for event in (Admitted("a", 3), Generated("a", "x", 1, None), Generated("a", "y", 1, "stop")):
         call.put(event)
     seen = []
@@ -23,7 +23,7 @@ async def test_usage_grows_with_each_event():
 
 async def test_a_close_cancels_running_samples_once():
     cancelled = []
-    call = RunningCall(["a", "b", "c"], lambda call, running: cancelled.append(running))
+    call = EngineCall(["a", "b", "c"], lambda call, running: cancelled.append(running))
     call.put(Generated("b", "", 1, "length"))
     call.close()
     call.close()
@@ -31,7 +31,7 @@ async def test_a_close_cancels_running_samples_once():
 
 
 async def test_one_failed_sample_ends_the_call():
-    call = RunningCall(["a", "b"], lambda call, running: None)
+    call = EngineCall(["a", "b"], lambda call, running: None)
     call.put(Failed("b", "broken"))
     for event in await call.arrivals():
         call.apply(event)

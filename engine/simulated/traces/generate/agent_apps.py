@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from fairserve.engine.simulated.traces.generate.arrivals import positive
-from fairserve.engine.simulated.traces.generate.block_ids import BlockIds, Prefix
+from fairserve.engine.simulated.traces.generate.block_ids import BlockIds, IdPrefix
 from fairserve.engine.simulated.traces.generate.programs import (
     Calls,
     call_on,
@@ -186,7 +186,7 @@ class AgentApp:
         blocks: BlockIds,
         owner: str,
         run: tuple[str, int],
-    ) -> Iterator[Prefix]:
+    ) -> Iterator[IdPrefix]:
         """Return the prompts of the calls; besides the system prompt they average ``own_tokens``."""
         query_tokens = own_tokens // 2
         rest = own_tokens - query_tokens

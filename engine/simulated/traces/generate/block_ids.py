@@ -19,7 +19,7 @@ BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class IdPrefix:
     """Prefix of a prompt. Only an allocator creates one; it stays valid."""
 
     serial: int
@@ -36,13 +36,13 @@ class BlockIds:
         if block_tokens < 1:
             raise ValueError(f"block_tokens is {block_tokens}; at least 1")
         self.block_tokens = block_tokens
-        self.empty = Prefix(0, 0, ())
+        self.empty = IdPrefix(0, 0, ())
         """Empty prefix, with which every prompt begins."""
         self._next_id = 0
         self._prefixes = 1
-        self._known: dict[tuple[int, Hashable], Prefix] = {}
+        self._known: dict[tuple[int, Hashable], IdPrefix] = {}
 
-    def extend(self, prefix: Prefix, content: Hashable, tokens: int) -> Prefix:
+    def extend(self, prefix: IdPrefix, content: Hashable, tokens: int) -> IdPrefix:
         """Return the prefix that continues with ``tokens`` tokens of this content.
 
         A last block that is not full has no id yet: it gets one with the content that fills it. 0
@@ -63,7 +63,7 @@ class BlockIds:
             return known
         total = prefix.tokens + tokens
         fresh = total // self.block_tokens - prefix.tokens // self.block_tokens
-        extended = Prefix(self._prefixes, total, self._with_fresh(prefix.blocks, fresh))
+        extended = IdPrefix(self._prefixes, total, self._with_fresh(prefix.blocks, fresh))
         self._prefixes += 1
         self._known[prefix.serial, content] = extended
         return extended

@@ -32,7 +32,7 @@ from fairserve.engine.simulated.traces.generate.chat import Chat
 from fairserve.engine.simulated.traces.generate.judge import Judge
 from fairserve.engine.simulated.traces.generate.long_context_qa import LongContextQa
 from fairserve.engine.simulated.traces.generate.programs import (
-    Program,
+    GeneratedProgram,
     ProgramClient,
     generate_programs,
     whole,
@@ -100,12 +100,12 @@ class DlpmWorkload:
 
     shown_in: str
     """Figures of the paper that use it."""
-    well_behaved: Program
-    more_requests: Program
-    longer_prefix: Program
+    well_behaved: GeneratedProgram
+    more_requests: GeneratedProgram
+    longer_prefix: GeneratedProgram
     load: DlpmLoad
 
-    def program(self, misbehaviour: Misbehaviour) -> Program:
+    def program(self, misbehaviour: Misbehaviour) -> GeneratedProgram:
         """Return the program of a client with this behaviour."""
         if misbehaviour is Misbehaviour.MORE_REQUESTS:
             return self.more_requests

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairserve.engine.simulated.traces.generate.arrivals import positive
-from fairserve.engine.simulated.traces.generate.block_ids import BlockIds, Prefix
+from fairserve.engine.simulated.traces.generate.block_ids import BlockIds, IdPrefix
 from fairserve.engine.simulated.traces.generate.programs import (
     Calls,
     call_on,
@@ -78,7 +78,7 @@ class LongContextQa:
         questions = TokenLengths(self.question_tokens, self.cv)
         outputs = TokenLengths(self.output_tokens, self.cv)
         opened = 0
-        asked: list[tuple[Prefix, int]] = []
+        asked: list[tuple[IdPrefix, int]] = []
         while True:
             while len(asked) < self.open_documents:
                 content = ("document", client, opened)

@@ -18,14 +18,14 @@ from typing import Protocol
 import numpy as np
 
 from fairserve.engine.simulated.traces.generate.arrivals import Arrivals, positive
-from fairserve.engine.simulated.traces.generate.block_ids import BlockIds, Prefix
-from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+from fairserve.engine.simulated.traces.generate.block_ids import BlockIds, IdPrefix
+from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
 
 Calls = tuple[TraceCall, ...]
 """Graph of one run, dependencies first."""
 
 
-class Program(Protocol):
+class GeneratedProgram(Protocol):
     """A program that a client runs."""
 
     @property
@@ -48,7 +48,7 @@ class ProgramClient:
     """A user who starts runs of a program at given times."""
 
     user: str
-    program: Program
+    program: GeneratedProgram
     arrivals: Arrivals
     group: str = ""
 
@@ -83,7 +83,7 @@ def generate_programs(
         # Times are drawn first: the endless generator would draw one run too many.
         for number, (arrival_s, calls) in enumerate(zip(times, runs, strict=False)):
             interactions.append(
-                Interaction(
+                TraceInteraction(
                     interaction_id=f"{client.user}-{number}",
                     tenant=tenant,
                     app=app,
@@ -100,7 +100,7 @@ def call_on(
     call_id: int,
     agent: str,
     deps: tuple[int, ...],
-    prompt: Prefix,
+    prompt: IdPrefix,
     system_tokens: int,
     output_tokens: int,
     gap_s: float = 0.0,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairserve.engine.simulated.traces.generate.arrivals import positive
-from fairserve.engine.simulated.traces.generate.block_ids import BlockIds, Prefix
+from fairserve.engine.simulated.traces.generate.block_ids import BlockIds, IdPrefix
 from fairserve.engine.simulated.traces.generate.programs import (
     Calls,
     call_on,
@@ -100,10 +100,10 @@ class TreeOfThoughts:
             question = ("tot-question", client, tree)
             # A future node: its dependency (none at the first level) and its prompt.
             asked = blocks.extend(system, question, questions.draw(rng))
-            level: list[tuple[tuple[int, ...], Prefix]] = [((), asked)]
+            level: list[tuple[tuple[int, ...], IdPrefix]] = [((), asked)]
             calls: list[TraceCall] = []
             for depth in range(1, self.height + 1):
-                below: list[tuple[tuple[int, ...], Prefix]] = []
+                below: list[tuple[tuple[int, ...], IdPrefix]] = []
                 outputs = answers if depth == self.height else thoughts
                 for deps, prompt in level:
                     for _ in range(self.branches):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fairserve.benchmarks.bench import scheduling
-from fairserve.benchmarks.bench.figure import Figure, Part, Reading, Result
+from fairserve.benchmarks.bench.figure import BenchResult, Figure, FigurePart, Reading
 from fairserve.benchmarks.bench.figures_command import FiguresOptions
 from fairserve.benchmarks.bench.growth import CURVES, measure_curves
 from fairserve.benchmarks.bench.measure import measure, percentile
@@ -89,8 +89,8 @@ def test_rounds_interleave_without_garbage_collection_and_the_median_counts():
     log = []
     one, two = Figure("one", "us", "", 3), Figure("two", "us", "", 3)
     parts = [
-        Part((one,), lambda scale: Counted(log, "one", [99, 5, 99, 1, 99, 9])),
-        Part((two,), lambda scale: Counted(log, "two", [99, 2, 99, 2, 99, 8])),
+        FigurePart((one,), lambda scale: Counted(log, "one", [99, 5, 99, 1, 99, 9])),
+        FigurePart((two,), lambda scale: Counted(log, "two", [99, 2, 99, 2, 99, 8])),
     ]
     results = measure(parts, 3)
     turns = ["one", "two", "two", "one", "one", "two"]
@@ -112,7 +112,7 @@ def test_percentiles_are_values_that_occurred():
 def test_the_table_marks_missed_targets():
     low = Figure("cost", "us", "", 10, aim=5, peers={"other": 2040})
     high = Figure("rate", "calls/s", "", 10, higher_is_better=True)
-    text = table([Result(low, (11.0,), {"part_us": 1.0}), Result(high, (11.0,), {})])
+    text = table([BenchResult(low, (11.0,), {"part_us": 1.0}), BenchResult(high, (11.0,), {})])
     head, _, cost, rate = text.splitlines()
     assert head.split() == ["figure", "value", "spread", "target", "aim", "peers"]
     assert "11 *" in cost
@@ -120,7 +120,7 @@ def test_the_table_marks_missed_targets():
     assert "other 2,040" in cost
     assert "*" not in rate
     assert ">= 10" in rate
-    assert details([Result(low, (11.0,), {"part_us": 1.0})]) == "cost: part_us 1"
+    assert details([BenchResult(low, (11.0,), {"part_us": 1.0})]) == "cost: part_us 1"
 
 
 @pytest.mark.parametrize(

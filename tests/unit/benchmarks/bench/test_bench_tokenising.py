@@ -32,6 +32,6 @@ def test_prompts_are_as_long_as_the_figures_say(document):
 
 
 def test_each_turn_has_the_messages_of_the_one_before():
-    one, two = tokenising.Conversations().turns(2, 5)
+    one, two = tokenising.BenchConversations().turns(2, 5)
     assert [each["role"] for each in two] == ["system", "user", "assistant", "user"]
     assert two[:2] == one

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from prefix_trees import blocks_of
 
-from fairserve.benchmarks.bench.calls import TENANTS, CallSource
+from fairserve.benchmarks.bench.calls import TENANTS, BenchCallSource
 from fairserve.benchmarks.bench.decisions import Decisions
 from fairserve.benchmarks.bench.dlpm_steps import TURNOVER, DlpmSteps
 from fairserve.benchmarks.bench.local_cache import LocalCache
@@ -20,7 +20,7 @@ from fairserve.benchmarks.bench.prompts import (
 )
 from fairserve.benchmarks.bench.tree_memory import TreeMemory
 from fairserve.benchmarks.bench.vtc_passes import VtcPasses
-from fairserve.benchmarks.bench.whole_calls import CALLS_PER_RUN, WholeCalls
+from fairserve.benchmarks.bench.whole_calls import CALLS_PER_RUN, WholeCallsBench
 
 
 def calls_of(source):
@@ -88,7 +88,7 @@ def test_a_single_length_is_possible():
 
 
 def test_calls_come_from_all_clients_and_every_other_tenant_is_salted():
-    calls = list(islice(calls_of(CallSource(4, clients=100)), 1500))
+    calls = list(islice(calls_of(BenchCallSource(4, clients=100)), 1500))
     assert len({call.client for call in calls}) == 100
     assert len({call.tenant for call in calls}) == TENANTS
     assert len({call.call_id for call in calls}) == len(calls)
@@ -102,7 +102,7 @@ def test_calls_come_from_all_clients_and_every_other_tenant_is_salted():
 
 def test_calls_follow_from_the_seed():
     def texts(seed):
-        calls = islice(calls_of(CallSource(seed)), 20)
+        calls = islice(calls_of(BenchCallSource(seed)), 20)
         return [(call.client, call.token_ids.tobytes()) for call in calls]
 
     assert texts(5) == texts(5)
@@ -110,7 +110,7 @@ def test_calls_follow_from_the_seed():
 
 
 def test_calls_of_a_run_have_one_client():
-    source = CallSource(7, clients=1000)
+    source = BenchCallSource(7, clients=1000)
     calls = [source.call_of_run(3, client, final=client % 2 == 0) for client in (0, 1, 10, 999)]
     clients = [call.client for call in calls]
     assert clients == [
@@ -187,7 +187,9 @@ def test_an_order_other_than_vtc_is_detected():
 
 
 def test_calls_run_to_their_end_in_the_dispatcher():
-    calls = WholeCalls(in_flight=24, clients=20, workers=2, worker_tokens=40_000, batch=6, calls=30)
+    calls = WholeCallsBench(
+        in_flight=24, clients=20, workers=2, worker_tokens=40_000, batch=6, calls=30
+    )
     reading = calls.round()
     assert reading.details["in_flight"] == 24
     assert 0 < reading.details["running"] <= 12

@@ -7,9 +7,9 @@ import pytest
 
 from fairserve.benchmarks.commands import demo
 from fairserve.benchmarks.demo.ledger_check import compare
-from fairserve.benchmarks.demo.progress import Progress
+from fairserve.benchmarks.demo.progress import DemoProgress
 from fairserve.benchmarks.demo.recorder import Recorder
-from fairserve.benchmarks.demo.server_process import ServerProcess
+from fairserve.benchmarks.demo.server_process import DemoServer
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_an_interrupted_call_may_be_missing_in_the_ledger():
 
 async def test_progress_is_plain_lines_without_a_terminal():
     stream = io.StringIO()
-    progress = Progress(stream)
+    progress = DemoProgress(stream)
     async with progress.watching("fcfs", Recorder(), 1.0):
         pass
     assert stream.getvalue().count("\n") == 1
@@ -58,7 +58,7 @@ async def test_progress_is_plain_lines_without_a_terminal():
 
 
 def test_a_server_that_was_never_started_leaves_no_folder():
-    server = ServerProcess("fcfs", [], keep_logs=False)
+    server = DemoServer("fcfs", [], keep_logs=False)
     assert server.folder.is_dir()
     server.kill()
     assert not server.folder.exists()

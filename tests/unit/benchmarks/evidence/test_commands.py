@@ -9,7 +9,7 @@ from fairserve.benchmarks.evidence.committed import figures_hash, read_figures, 
 from fairserve.benchmarks.evidence.fingerprint import Fingerprints
 from fairserve.benchmarks.evidence.marks import Mark, StillHolds, read_mark, write_mark
 from fairserve.benchmarks.evidence.reports import Evidence
-from fairserve.benchmarks.reproduce.report import Column, Report, Row, spread
+from fairserve.benchmarks.reproduce.report import Report, ReportColumn, ReportRow, spread
 from fairserve.platform.server import cli
 
 MODULES = ("fairserve.benchmarks.text_table",)
@@ -40,9 +40,9 @@ def ran(monkeypatch):
     def case(name):
         def run():
             names.append(name)
-            columns = [Column(each, float) for each in figures[name]]
+            columns = [ReportColumn(each, float) for each in figures[name]]
             measured = {column: spread([value]) for column, value in figures[name].items()}
-            return Report(name, "title", "setting", columns, [Row("vtc", measured)], [])
+            return Report(name, "title", "setting", columns, [ReportRow("vtc", measured)], [])
 
         return run
 

@@ -7,18 +7,18 @@ from fairserve.benchmarks.reproduce.dlpm import (
 )
 from fairserve.benchmarks.reproduce.dlpm.systems import OURS
 from fairserve.benchmarks.reproduce.dlpm.trends import dominates, rises, rising_pairs
-from fairserve.benchmarks.reproduce.report import Row, Spread
+from fairserve.benchmarks.reproduce.report import ReportRow, ReportSpread
 
 QUANTA = (1_000, 300_000)
 
 
 def row(name, **figures):
-    return Row(name, {column: Spread(v, v, v) for column, v in figures.items()})
+    return ReportRow(name, {column: ReportSpread(v, v, v) for column, v in figures.items()})
 
 
 def named(figures):
     return {
-        name: Row(name, {column: Spread(v, v, v) for column, v in columns.items()})
+        name: ReportRow(name, {column: ReportSpread(v, v, v) for column, v in columns.items()})
         for name, columns in figures.items()
     }
 

@@ -13,7 +13,7 @@ from fairserve.benchmarks.reproduce.dlpm.figure7 import (
     dlpm_figure7,
     trace_of,
 )
-from fairserve.benchmarks.reproduce.report import Row, Spread
+from fairserve.benchmarks.reproduce.report import ReportRow, ReportSpread
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.steady import steady
 from fairserve.engine.simulated.replay_result import ReplayResult
@@ -50,7 +50,9 @@ def cells(cell=("chat", "S1", 2), **others):
     rows = {}
     for name, (throughput, jain, p99) in figures.items():
         values = {"tok/s": throughput, "Jain": jain, "satisfied": jain, "p99 (s)": p99}
-        rows[cell, name] = Row(name, {column: Spread(v, v, v) for column, v in values.items()})
+        rows[cell, name] = ReportRow(
+            name, {column: ReportSpread(v, v, v) for column, v in values.items()}
+        )
     return Cells(rows)
 
 

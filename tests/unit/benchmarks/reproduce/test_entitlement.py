@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from fairserve.benchmarks.reproduce.entitlement import simulate_with_entitlement
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.steady import steady
-from fairserve.benchmarks.simulate.job import Job
+from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
 from fairserve.scheduling.metrics import satisfied, water_filling
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -52,7 +52,7 @@ def chain(client, number, calls, *, size=400, at_s=0.0):
         TraceCall(str(place), "a", (str(place - 1),) if place else (), 0.0, size, 0, size // 8)
         for place in range(calls)
     ]
-    return Interaction(
+    return TraceInteraction(
         f"{client}-{number}", "t", client, client, at_s, tuple(planned), group=client
     )
 
@@ -64,7 +64,7 @@ def judged(runs, *systems, workers=1, end_s=30.0):
     trace = Trace("t", 16, ()).with_interactions(runs)
     jobs = {
         name: [
-            Job(
+            SimulationJob(
                 name,
                 trace,
                 SYSTEMS[name],

@@ -4,7 +4,7 @@ import pytest
 
 from fairserve.benchmarks.reproduce.default.costs import OURS
 from fairserve.benchmarks.reproduce.default.headline import OTHERS, claims
-from fairserve.benchmarks.reproduce.report import Row, Spread
+from fairserve.benchmarks.reproduce.report import ReportRow, ReportSpread
 
 GOOD = {OURS: (100.0, 0.9, 1.0)} | dict.fromkeys(OTHERS, (90.0, 0.5, 4.0))
 """Tokens a second, least satisfied part and tail."""
@@ -15,8 +15,8 @@ def cell(**changes):
     changed = {name.replace("_", "-"): figures for name, figures in changes.items()}
     names = ("tok/s in time", "least satisfied", "tail (s)")
     return {
-        ("chat", name): Row(
-            name, {column: Spread(v, v, v) for column, v in zip(names, figures, strict=True)}
+        ("chat", name): ReportRow(
+            name, {column: ReportSpread(v, v, v) for column, v in zip(names, figures, strict=True)}
         )
         for name, figures in (GOOD | changed).items()
     }

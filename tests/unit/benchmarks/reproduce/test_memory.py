@@ -8,19 +8,21 @@ from fairserve.benchmarks.reproduce.default.memory import (
     OURS,
     THROUGHPUT,
     WITHOUT,
-    Cell,
+    MemoryCell,
     claims,
 )
-from fairserve.benchmarks.reproduce.report import Row, Spread
+from fairserve.benchmarks.reproduce.report import ReportRow, ReportSpread
 from fairserve.engine.simulated.traces.generate.agent_sessions import AgentSessions
 
-CELLS = {each: Cell(f"{each:g} x KV", each, 1, (), ()) for each in (0.5, 1.0, 4.0)}
+CELLS = {each: MemoryCell(f"{each:g} x KV", each, 1, (), ()) for each in (0.5, 1.0, 4.0)}
 
 
 def rows(ours, before, wait_s):
     def row(name, value):
         figures = {THROUGHPUT.name: value, BEGUN.name: wait_s}
-        return Row(name, {column: Spread(each, each, each) for column, each in figures.items()})
+        return ReportRow(
+            name, {column: ReportSpread(each, each, each) for column, each in figures.items()}
+        )
 
     return {
         CELLS[working_set].label(name): row(name, value)

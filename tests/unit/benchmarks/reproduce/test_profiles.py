@@ -13,8 +13,8 @@ from fairserve.benchmarks.reproduce.profiles.contest import (
     TENANTS,
     honest_runs,
 )
-from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S, Windows
-from fairserve.benchmarks.reproduce.report import Row, Spread
+from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S, ServiceWindows
+from fairserve.benchmarks.reproduce.report import ReportRow, ReportSpread
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.job import run_job
 from fairserve.engine.simulated.traces.model import Trace
@@ -101,12 +101,12 @@ def test_a_disconnect_at_the_last_token_still_yields_useful_work():
 
 
 def test_windows_cover_the_whole_time():
-    windows = Windows(("a", "b"), duration_s=50.0, width_s=24.0)
+    windows = ServiceWindows(("a", "b"), duration_s=50.0, width_s=24.0)
     for at_s in (0.0, 24.9, 25.0, 50.0, 60.0):
         windows.add("a", at_s, 10.0)
     assert windows.totals("a") == [20.0, 30.0]
     assert windows.per_s() == {"a": [0.8, 1.2], "b": [0.0, 0.0]}
-    short = Windows(("a",), duration_s=10.0, width_s=24.0)
+    short = ServiceWindows(("a",), duration_s=10.0, width_s=24.0)
     assert len(short.totals("a")) == 2, "its last part can be compared with its first"
 
 
@@ -125,9 +125,9 @@ def test_a_gain_has_a_size_and_a_duration():
 
 def lever_row(name, declared=2.5, learned=1.0, others=1.0, late=1.0, slices=1.0):
     values = (declared, 1.0, learned, others, late, 0.0, slices, slices)
-    return Row(
+    return ReportRow(
         name,
-        {c.name: Spread(v, v, v) for c, v in zip(levers.COLUMNS, values, strict=True)},
+        {c.name: ReportSpread(v, v, v) for c, v in zip(levers.COLUMNS, values, strict=True)},
     )
 
 
@@ -271,8 +271,10 @@ def test_convergence_time_of_the_call_size():
 
 def convergence_row(interactions=5.0, worst=1.1, learned=1.0, declared=3.0):
     values = (1.0, 1.0, interactions, worst, 3.0, declared, learned, 1.0)
-    figures = {c.name: Spread(v, v, v) for c, v in zip(convergence.COLUMNS, values, strict=True)}
-    return Row("app", figures)
+    figures = {
+        c.name: ReportSpread(v, v, v) for c, v in zip(convergence.COLUMNS, values, strict=True)
+    }
+    return ReportRow("app", figures)
 
 
 @pytest.mark.parametrize(

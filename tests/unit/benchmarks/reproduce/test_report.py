@@ -5,21 +5,21 @@ import pytest
 from fairserve.benchmarks.reproduce.claims import at_least, at_most, between, less, less_by_median
 from fairserve.benchmarks.reproduce.report import (
     Check,
-    Column,
     Report,
-    Row,
+    ReportColumn,
+    ReportRow,
     measure,
     same_order,
     spread,
     within,
 )
 
-X = Column("x", lambda run: run["x"], 1)
-Y = Column("y", lambda run: run["y"])
+X = ReportColumn("x", lambda run: run["x"], 1)
+Y = ReportColumn("y", lambda run: run["y"])
 
 
 def row(name, seen, published=None, column="x"):
-    return Row(name, {column: spread(seen)}, {} if published is None else {column: published})
+    return ReportRow(name, {column: spread(seen)}, {} if published is None else {column: published})
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ REPORT = Report(
     "One seed.",
     (X, Y),
     [
-        Row("fcfs", {"x": spread([1234.5]), "y": spread([1.0, 2.0, 3.0])}, {"x": 1200.0}),
-        Row("ours", {"x": spread([7.0])}),
+        ReportRow("fcfs", {"x": spread([1234.5]), "y": spread([1.0, 2.0, 3.0])}, {"x": 1200.0}),
+        ReportRow("ours", {"x": spread([7.0])}),
     ],
     [Check("small", True, "7"), Check("large", False, "1,234.5")],
     ("plot.png",),

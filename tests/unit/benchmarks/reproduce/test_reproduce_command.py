@@ -10,21 +10,21 @@ from fairserve.benchmarks.evidence.fingerprint import Fingerprints
 from fairserve.benchmarks.evidence.marks import Mark, read_mark
 from fairserve.benchmarks.evidence.reports import EVIDENCE
 from fairserve.benchmarks.reproduce import main as command
-from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, spread
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, spread
 from fairserve.benchmarks.reproduce.setting import delayed
 from fairserve.benchmarks.reproduce.vtc.tables import vtc_tables
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.server import cli
 
-X = Column("x", lambda run: run)
+X = ReportColumn("x", lambda run: run)
 
 
 def report(name, setting):
     seen = [float(seed) for seed in range(setting.seeds)]
     checks = [Check("claim", True, "seen")]
     return Report(
-        name, f"title of {name}", "setting", (X,), [Row("row", {"x": spread(seen)})], checks
+        name, f"title of {name}", "setting", (X,), [ReportRow("row", {"x": spread(seen)})], checks
     )
 
 

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 from shared_traces import shared_trace
 
-from fairserve.benchmarks.reproduce.report import Row, spread
+from fairserve.benchmarks.reproduce.report import ReportRow, spread
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.vtc import tables
 from fairserve.benchmarks.reproduce.vtc.tables import (
@@ -78,7 +78,7 @@ def test_the_order_is_wrong_if_vtc_knows_the_future(monkeypatch):
 
 
 def row(name, avg, throughput):
-    return Row(name, {"avg": spread(avg), "tok/s": spread(throughput)})
+    return ReportRow(name, {"avg": spread(avg), "tok/s": spread(throughput)})
 
 
 @pytest.mark.parametrize(

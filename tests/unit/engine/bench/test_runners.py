@@ -9,18 +9,24 @@ import pytest
 from fairserve.benchmarks.bench.engine.workloads import limits
 from fairserve.engine.torch.bench.continuous import ContinuousBatching
 from fairserve.engine.torch.bench.generate import Generate
-from fairserve.engine.torch.bench.ours import FairServe
+from fairserve.engine.torch.bench.ours import OurEngine
 from fairserve.engine.torch.bench.passes import DECODES, PassGrid, points
-from fairserve.engine.torch.bench.runner import Limits, Outcome, Request, UnavailableError
+from fairserve.engine.torch.bench.runner import (
+    RunnerLimits,
+    RunnerOutcome,
+    RunnerRequest,
+    RunnerUnavailableError,
+)
 from fairserve.engine.torch.bench.shapes import MAX_POSITIONS, twin
 
-LIMITS = Limits(kv_tokens=1024, max_batch=8, token_budget=64)
+LIMITS = RunnerLimits(kv_tokens=1024, max_batch=8, token_budget=64)
 
 
 def drawn(*sizes, seed=0):
     random = np.random.default_rng(seed)
     return [
-        Request(tuple(random.integers(0, 256, prompt).tolist()), output) for prompt, output in sizes
+        RunnerRequest(tuple(random.integers(0, 256, prompt).tolist()), output)
+        for prompt, output in sizes
     ]
 
 
@@ -33,7 +39,7 @@ def continuous(llama):
 
 
 MAKERS = {
-    "fairserve": lambda llama: FairServe(llama, LIMITS),
+    "fairserve": lambda llama: OurEngine(llama, LIMITS),
     "transformers cb": continuous,
     "generate": lambda llama: Generate(twin(llama)),
 }
@@ -61,12 +67,12 @@ def test_every_engine_gives_the_requested_tokens(runner, llama):
 
 
 def test_useful_tokens_are_the_requested_ones():
-    requests = [Request((1, 2, 3), 4), Request((1,), 6)]
-    assert Outcome(2.0, (0.1, 0.2), ((), ())).tokens_per_s(requests) == 5.0
+    requests = [RunnerRequest((1, 2, 3), 4), RunnerRequest((1,), 6)]
+    assert RunnerOutcome(2.0, (0.1, 0.2), ((), ())).tokens_per_s(requests) == 5.0
 
 
 def test_requests_that_arrive_later_wait_for_their_time(llama):
-    runner = FairServe(llama, LIMITS)
+    runner = OurEngine(llama, LIMITS)
     requests = drawn((5, 3), (9, 2), (12, 2))
     outcome = runner.run_at(requests, [0.0, 0.05, 0.1])
     assert outcome.wall_s > 0.1
@@ -76,7 +82,7 @@ def test_requests_that_arrive_later_wait_for_their_time(llama):
 
 
 def test_records_cover_only_the_run(llama):
-    runner = FairServe(llama, LIMITS)
+    runner = OurEngine(llama, LIMITS)
     runner.run(drawn((5, 3)))
     steps = runner.record(drawn((9, 3)))
     assert [step.load.sequences for step in steps] == [0, 1, 1]
@@ -86,7 +92,7 @@ def test_records_cover_only_the_run(llama):
 
 def test_an_impossible_request_is_an_error(llama):
     with pytest.raises(RuntimeError, match="limit"):
-        FairServe(llama, LIMITS).run([Request((1,) * 2000, 5)])
+        OurEngine(llama, LIMITS).run([RunnerRequest((1,) * 2000, 5)])
 
 
 def test_a_changed_interface_makes_an_engine_unavailable(llama):
@@ -94,9 +100,9 @@ def test_a_changed_interface_makes_an_engine_unavailable(llama):
         def continuous_batching_context_manager(self, **options):
             raise TypeError("unexpected keyword argument 'generation_config'")
 
-    with pytest.raises(UnavailableError, match="TypeError: unexpected keyword"):
+    with pytest.raises(RunnerUnavailableError, match="TypeError: unexpected keyword"):
         ContinuousBatching(Changed(), LIMITS)
-    with pytest.raises(UnavailableError, match="AttributeError"):
+    with pytest.raises(RunnerUnavailableError, match="AttributeError"):
         ContinuousBatching(object(), LIMITS)
 
 
@@ -104,7 +110,7 @@ def test_a_changed_interface_makes_an_engine_unavailable(llama):
 
 
 def test_the_grid_fits_and_has_every_batch():
-    size = Limits(kv_tokens=32_768, max_batch=32, token_budget=512)
+    size = RunnerLimits(kv_tokens=32_768, max_batch=32, token_budget=512)
     found = points(size)
     assert {len(contexts) for contexts in found} == {1, 2, 4, 8, 16, 32}
     for contexts in found:
@@ -120,8 +126,8 @@ def test_sequences_of_the_grid_fit_the_benchmarks_models(on_gpu):
 
 
 def test_passes_are_equal_in_every_repetition(llama):
-    size = Limits(kv_tokens=512, max_batch=4, token_budget=16)
-    grid = PassGrid(FairServe(llama, size), size, llama.vocabulary)
+    size = RunnerLimits(kv_tokens=512, max_batch=4, token_budget=16)
+    grid = PassGrid(OurEngine(llama, size), size, llama.vocabulary)
     grid.turn()
     grid.forget()
     for _ in range(2):

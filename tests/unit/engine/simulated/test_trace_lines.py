@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from fairserve.engine.simulated.traces.lines import Line, read_lines, trace_name
+from fairserve.engine.simulated.traces.lines import TraceLine, read_lines, trace_name
 from fairserve.engine.simulated.traces.model import TraceError
 
 
@@ -113,12 +113,12 @@ def test_unopenable_files_are_rejected(tmp_path):
 )
 def test_lines_that_are_no_json_object_are_rejected(tmp_path, text, message):
     with pytest.raises(TraceError, match=f"f:7: {message}"):
-        Line(tmp_path / "f", 7, text).json_object()
+        TraceLine(tmp_path / "f", 7, text).json_object()
 
 
 def test_values_in_messages_are_truncated(tmp_path):
     with pytest.raises(TraceError) as caught:
-        Line(tmp_path / "f", 7, "").integer("x" * 1000, "in")
+        TraceLine(tmp_path / "f", 7, "").integer("x" * 1000, "in")
     assert str(caught.value).startswith(f"{tmp_path / 'f'}:7: in must be an integer")
     assert str(caught.value).endswith("...")
     assert len(str(caught.value)) < len(str(tmp_path)) + 150
@@ -128,37 +128,37 @@ def test_values_in_messages_are_truncated(tmp_path):
     ("value", "number"), [("0", 0.0), ("1.5", 1.5), ("1e3", 1000.0), ("7", 7.0)]
 )
 def test_numbers_may_be_text(tmp_path, value, number):
-    assert Line(tmp_path, 1, "").number_text(value, "x") == number
+    assert TraceLine(tmp_path, 1, "").number_text(value, "x") == number
 
 
 @pytest.mark.parametrize("value", ["", "a", "-1", "nan", "inf", "1e999"])
 def test_invalid_numbers_as_text_are_rejected(tmp_path, value):
     with pytest.raises(TraceError, match="x must be a finite number of at least 0"):
-        Line(tmp_path, 1, "").number_text(value, "x")
+        TraceLine(tmp_path, 1, "").number_text(value, "x")
 
 
 @pytest.mark.parametrize("value", ["", "a", "-1", "1.0", " 1", "+1", "²", "٣", "9" * 5000])
 def test_invalid_integers_as_text_are_rejected(tmp_path, value):
     with pytest.raises(TraceError, match="x must be an integer of at least 0"):
-        Line(tmp_path, 1, "").integer_text(value, "x")
+        TraceLine(tmp_path, 1, "").integer_text(value, "x")
 
 
 @pytest.mark.parametrize("value", [True, "1", 1.0, None, -1, [1]])
 def test_invalid_json_integers_are_rejected(tmp_path, value):
     with pytest.raises(TraceError, match="x must be an integer of at least 0"):
-        Line(tmp_path, 1, "").integer(value, "x")
+        TraceLine(tmp_path, 1, "").integer(value, "x")
 
 
 @pytest.mark.parametrize("value", [True, "1", None, -0.1, float("nan"), float("inf"), 10**400, [1]])
 def test_invalid_json_numbers_are_rejected(tmp_path, value):
     with pytest.raises(TraceError, match="x must be a finite number of at least 0"):
-        Line(tmp_path, 1, "").number_at_least_zero(value, "x")
+        TraceLine(tmp_path, 1, "").number_at_least_zero(value, "x")
 
 
 @pytest.mark.parametrize("value", [True, "", None, 1.0, ["a"]])
 def test_invalid_identifiers_are_rejected(tmp_path, value):
     with pytest.raises(TraceError, match="x must be a string or an integer"):
-        Line(tmp_path, 1, "").identifier(value, "x")
+        TraceLine(tmp_path, 1, "").identifier(value, "x")
 
 
 @pytest.mark.parametrize(

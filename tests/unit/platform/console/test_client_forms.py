@@ -8,7 +8,7 @@ from fairserve.platform.base.errors import ConflictError, InvalidRequestError
 from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.forms import refused
 from fairserve.platform.console.pages import apps, tenants
-from fairserve.platform.console.pages.client import Client, changed, path_of
+from fairserve.platform.console.pages.client import ShownClient, changed, path_of
 from fairserve.platform.tenancy.apps.schemas import AppPatch
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
 from fairserve.platform.tenancy.tenants.schemas import TenantPatch, UserPut
@@ -136,5 +136,5 @@ def test_a_tenant_form_sets_its_fields():
 
 
 def test_ids_are_single_path_segments():
-    client = Client("tn_1", "app_1", "a/b?c#d é", {})
+    client = ShownClient("tn_1", "app_1", "a/b?c#d é", {})
     assert path_of(client) == "/console/clients/tn_1/app_1/a%2Fb%3Fc%23d%20%C3%A9"

@@ -6,8 +6,8 @@ from typing import Literal
 import pytest
 
 from fairserve.platform.console.throttling_form import (
-    Change,
-    Kind,
+    ParameterChange,
+    ParameterKind,
     differences,
     errors_by_field,
     kind_of,
@@ -20,7 +20,7 @@ from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.platform.tuning.service import Current
 from fairserve.scheduling.registry import SYSTEMS
 
-WHOLE, NUMBER, SWITCH = Kind("whole"), Kind("number"), kind_of("x", bool)
+WHOLE, NUMBER, SWITCH = ParameterKind("whole"), ParameterKind("number"), kind_of("x", bool)
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def form_of(found, **changes):
 @pytest.mark.parametrize(
     ("hint", "kind"),
     [
-        (bool, Kind("yes or no", ("yes", "no"))),
+        (bool, ParameterKind("yes or no", ("yes", "no"))),
         (int, WHOLE),
         (float, NUMBER),
-        (float | None, Kind("number", (), True)),
-        (Literal["a", "b"], Kind("choice", ("a", "b"))),
-        (Literal["a"] | None, Kind("choice", ("a", "none"), True)),
-        (str, Kind("text")),
+        (float | None, ParameterKind("number", (), True)),
+        (Literal["a", "b"], ParameterKind("choice", ("a", "b"))),
+        (Literal["a"] | None, ParameterKind("choice", ("a", "none"), True)),
+        (str, ParameterKind("text")),
     ],
 )
 def test_field_kind_follows_from_the_type(hint, kind):
@@ -183,12 +183,12 @@ def test_unknown_systems_and_parameters_are_rejected(settings):
 def test_a_version_diff_lists_changed_values():
     old = ("fairserve", {"a": 1, "b": 2, "c": "inf"})
     assert differences(old, ("fairserve", {"a": 1, "b": 3, "d": True})) == [
-        Change("b", "2", "3"),
-        Change("c", "inf", "default"),
-        Change("d", "default", "yes"),
+        ParameterChange("b", "2", "3"),
+        ParameterChange("c", "inf", "default"),
+        ParameterChange("d", "default", "yes"),
     ]
     assert differences(old, ("rpm-7", {"e": 0.5})) == [
-        Change("system", "fairserve", "rpm-7"),
-        Change("e", "default", "0.5"),
+        ParameterChange("system", "fairserve", "rpm-7"),
+        ParameterChange("e", "default", "0.5"),
     ]
     assert differences(old, ("fairserve", {"a": 1.0, "b": 2, "c": "inf"})) == []

@@ -10,7 +10,7 @@ from until import until
 
 from fairserve.platform.control import ledger as ledger_module
 from fairserve.platform.control import rejected_rows
-from fairserve.platform.control.journal.entries import Entry
+from fairserve.platform.control.journal.entries import JournalEntry
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.messages import InteractionRecord
@@ -217,10 +217,10 @@ async def test_rejected_rows_beyond_the_bound_of_the_file_are_counted(start, dat
 @pytest.mark.parametrize(
     "entry",
     [
-        Entry("closed", "damaged", {"call_id": "damaged"}),
-        Entry("closed", ["damaged"], {}),
-        Entry("closed", "damaged", ["damaged"]),
-        Entry("interaction", "damaged", {**asdict(RUN), "app": ["damaged"]}),
+        JournalEntry("closed", "damaged", {"call_id": "damaged"}),
+        JournalEntry("closed", ["damaged"], {}),
+        JournalEntry("closed", "damaged", ["damaged"]),
+        JournalEntry("interaction", "damaged", {**asdict(RUN), "app": ["damaged"]}),
     ],
     ids=["fields missing", "key", "data", "id"],
 )

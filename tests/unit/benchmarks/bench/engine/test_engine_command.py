@@ -14,7 +14,7 @@ from fairserve.benchmarks.bench.engine.options import EngineBenchOptions
 from fairserve.benchmarks.bench.engine.workloads import NAMES
 from fairserve.benchmarks.commands import bench
 from fairserve.engine.simulated.cost_model import cost_model
-from fairserve.engine.torch.bench.runner import Outcome
+from fairserve.engine.torch.bench.runner import RunnerOutcome
 
 HAS_PSUTIL = importlib.util.find_spec("psutil") is not None
 TINY = 0.05
@@ -157,7 +157,7 @@ class Instant:
 
     def run(self, requests):
         outputs = tuple((0,) * request.output_tokens for request in requests)
-        return Outcome(1.0, (0.5,) * len(requests), outputs)
+        return RunnerOutcome(1.0, (0.5,) * len(requests), outputs)
 
     def close(self):
         pass

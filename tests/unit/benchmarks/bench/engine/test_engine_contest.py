@@ -4,10 +4,10 @@ import pytest
 
 from fairserve.benchmarks.bench.engine.contest import Contest, DisagreementError, enter
 from fairserve.benchmarks.bench.engine.figures import ratios
-from fairserve.benchmarks.bench.engine.workloads import Workload
-from fairserve.engine.torch.bench.runner import Outcome, UnavailableError
+from fairserve.benchmarks.bench.engine.workloads import EngineWorkload
+from fairserve.engine.torch.bench.runner import RunnerOutcome, RunnerUnavailableError
 
-LOAD = Workload("b8", 2, (4, 4), (3, 3))
+LOAD = EngineWorkload("b8", 2, (4, 4), (3, 3))
 
 
 @pytest.fixture(autouse=True)
@@ -29,12 +29,12 @@ class Fake:
         self.log.append(self.name)
         self.left -= 1
         if self.left < 0:
-            raise UnavailableError("its interface has changed")
+            raise RunnerUnavailableError("its interface has changed")
         outputs = tuple(
             tuple(request.prompt[0] + self.add for _ in range(self.tokens or request.output_tokens))
             for request in requests
         )
-        return Outcome(self.wall_s, (0.25,) * len(requests), outputs)
+        return RunnerOutcome(self.wall_s, (0.25,) * len(requests), outputs)
 
     def close(self):
         self.closed = True
@@ -82,7 +82,7 @@ def test_too_few_tokens_do_not_count_as_fast():
 
 def test_an_engine_that_cannot_be_built_is_reported():
     def broken():
-        raise UnavailableError("no memory")
+        raise RunnerUnavailableError("no memory")
 
     made = enter({"ours": lambda: Fake("ours"), "broken": broken}, 50)
     assert list(made.runners) == ["ours"]

@@ -10,7 +10,7 @@ from fairserve.benchmarks.bench.engine.simulated_run import (
     spread,
 )
 from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.torch.bench.runner import Outcome, Request
+from fairserve.engine.torch.bench.runner import RunnerOutcome, RunnerRequest
 
 COSTS = CostModel(
     "c",
@@ -28,7 +28,7 @@ COSTS = CostModel(
 
 
 def request(tokens, output, first=0):
-    return Request(tuple(range(first, first + tokens)), output)
+    return RunnerRequest(tuple(range(first, first + tokens)), output)
 
 
 def test_one_request_takes_the_computed_time():
@@ -77,7 +77,7 @@ class Simulated:
         factor = self.factors.pop(0) if len(self.arrivals) > 1 else 1.0
         times = simulate(COSTS, requests, arrivals_s)
         first_s = (times["mean_ttft_s"] * factor,) * len(requests)
-        return Outcome(times["total_s"] * factor, first_s, ((),) * len(requests))
+        return RunnerOutcome(times["total_s"] * factor, first_s, ((),) * len(requests))
 
 
 def test_the_figure_is_the_largest_error_against_medians():

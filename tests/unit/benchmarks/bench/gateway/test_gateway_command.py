@@ -6,7 +6,7 @@ import pytest
 
 from fairserve.benchmarks.bench.gateway.command import GatewayBenchOptions, bench
 from fairserve.benchmarks.bench.gateway.gateways import litellm_config, litellm_version
-from fairserve.benchmarks.bench.gateway.processes import StartError
+from fairserve.benchmarks.bench.gateway.processes import BenchStartError
 from fairserve.benchmarks.bench.gateway.tokenising import Tokenising
 from fairserve.benchmarks.commands import bench as bench_command
 
@@ -55,7 +55,7 @@ def test_wrong_usage_is_rejected(arguments, message, capsys):
 
 
 def test_an_environment_without_litellm_is_an_error(tmp_path):
-    with pytest.raises(StartError, match="make litellm"):
+    with pytest.raises(BenchStartError, match="make litellm"):
         litellm_version(tmp_path)
 
 

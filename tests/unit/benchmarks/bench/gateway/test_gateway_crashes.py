@@ -10,7 +10,7 @@ import pytest
 from fairserve.benchmarks.bench.gateway.gateways import LiteLlm
 from fairserve.benchmarks.bench.gateway.measurement import (
     MAX_CRASHES,
-    Measured,
+    MeasuredGateway,
     MeasurementError,
     _repeated,
 )
@@ -48,7 +48,7 @@ def crash(gateway):
 
 
 def test_what_a_crash_spoiled_is_measured_again(gateway):
-    measured, times = Measured(), []
+    measured, times = MeasuredGateway(), []
 
     def measure():
         times.append(gateway.tree)
@@ -63,7 +63,7 @@ def test_what_a_crash_spoiled_is_measured_again(gateway):
 
 
 def test_failed_calls_of_a_running_gateway_end_the_measurement(gateway):
-    measured = Measured()
+    measured = MeasuredGateway()
 
     def measure():
         raise MeasurementError("calls failed")
@@ -74,7 +74,7 @@ def test_failed_calls_of_a_running_gateway_end_the_measurement(gateway):
 
 
 def test_a_gateway_may_not_crash_for_ever(gateway):
-    measured = Measured()
+    measured = MeasuredGateway()
     with pytest.raises(MeasurementError):
         _repeated(lambda: crash(gateway), gateway, measured)
     assert measured.crashes == {"litellm": MAX_CRASHES}

@@ -2,34 +2,34 @@
 
 import pytest
 
-from fairserve.benchmarks.bench.gateway.calls import Shape
+from fairserve.benchmarks.bench.gateway.calls import CallShape
 from fairserve.benchmarks.bench.gateway.figures import figure_names, results
-from fairserve.benchmarks.bench.gateway.load import Outcome
+from fairserve.benchmarks.bench.gateway.load import LoadOutcome
 from fairserve.benchmarks.bench.gateway.measurement import (
     MAX_CONCURRENCY,
     TOKENS,
-    Measured,
+    GatewayTurn,
+    MeasuredGateway,
     Plan,
     Rest,
-    Turn,
     beyond_idle,
     busy_concurrency,
     rotated,
     split_cores,
 )
 
-SHAPE = Shape("stream", 64)
+SHAPE = CallShape("stream", 64)
 ROUNDS = 5
 
 
 def outcome(*total_ms):
-    return Outcome(len(total_ms), 0, 10.0, sorted(total_ms), sorted(total_ms))
+    return LoadOutcome(len(total_ms), 0, 10.0, sorted(total_ms), sorted(total_ms))
 
 
 def turns(cpu_us, added_ms=0.0):
     """Return turns of which each round is slower by one."""
     return [
-        Turn(
+        GatewayTurn(
             max_rps=100.0 - number,
             saturated_cpu_us=cpu_us,
             rate=50.0,
@@ -42,7 +42,7 @@ def turns(cpu_us, added_ms=0.0):
 
 
 def measured(shapes=(SHAPE,), **cpu_us):
-    return Measured(
+    return MeasuredGateway(
         turns={name: {shape: turns(us, 1.0) for shape in shapes} for name, us in cpu_us.items()},
         rests={name: [Rest(0.002, 3e6, 40.0)] * ROUNDS for name in cpu_us},
         tokenising_us=[200.0] * ROUNDS,

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from fairserve.benchmarks.bench.gateway.calls import HOLD, Bodies, Shape
+from fairserve.benchmarks.bench.gateway.calls import HOLD, Bodies, CallShape
 from fairserve.benchmarks.bench.gateway.gateways import Direct
-from fairserve.benchmarks.bench.gateway.load import Clients, Load, Outcome, _steady_rps
+from fairserve.benchmarks.bench.gateway.load import (
+    GatewayLoad,
+    LoadClients,
+    LoadOutcome,
+    _steady_rps,
+)
 from fairserve.benchmarks.bench.gateway.measurement import MeasurementError, Plan, _bench
 
-SHAPES = [Shape(kind, tokens) for kind in ("whole", "stream") for tokens in (1, 20)]
+SHAPES = [CallShape(kind, tokens) for kind in ("whole", "stream") for tokens in (1, 20)]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +41,7 @@ async def answered(answer, shape=SHAPES[0], **load):
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         wanted = {"seconds": 0, "rate": 1000, "calls": 1, **load}
-        return await Clients(Load(url, "k", shape.kind, shape.tokens, 1, **wanted)).run()
+        return await LoadClients(GatewayLoad(url, "k", shape.kind, shape.tokens, 1, **wanted)).run()
 
 
 def http(body, status="200 OK"):
@@ -62,7 +67,7 @@ def test_every_call_is_answered_with_its_tokens(bench, shape):
 
 
 def test_a_held_call_pauses_after_its_first_token(bench):
-    held = bench.load(bench.direct, Shape("stream", 2), rate=100, calls=3, hold_s=0.2)
+    held = bench.load(bench.direct, CallShape("stream", 2), rate=100, calls=3, hold_s=0.2)
     assert held.total_ms[0] >= 200
     assert held.first_ms[0] < held.total_ms[0] - 150
 
@@ -79,11 +84,15 @@ def test_failed_calls_end_the_measurement(bench):
 @pytest.mark.parametrize(
     ("answer", "shape", "error"),
     [
-        (http('{"error": "full"}', "503 -"), Shape("whole", 1), '503 {"error": "full"}'),
-        (http('{"content": " token token"}'), Shape("whole", 3), "2 tokens instead of 3"),
-        (http('data: {"content": " token"}\n\n'), Shape("stream", 1), "does not end with [DONE]"),
-        (b"", Shape("whole", 1), "the connection was lost"),
-        (b"SSH-2.0-OpenSSH\r\n", Shape("whole", 1), "not HTTP"),
+        (http('{"error": "full"}', "503 -"), CallShape("whole", 1), '503 {"error": "full"}'),
+        (http('{"content": " token token"}'), CallShape("whole", 3), "2 tokens instead of 3"),
+        (
+            http('data: {"content": " token"}\n\n'),
+            CallShape("stream", 1),
+            "does not end with [DONE]",
+        ),
+        (b"", CallShape("whole", 1), "the connection was lost"),
+        (b"SSH-2.0-OpenSSH\r\n", CallShape("whole", 1), "not HTTP"),
     ],
 )
 async def test_an_answer_that_is_not_as_expected_is_a_failed_call(answer, shape, error):
@@ -93,17 +102,17 @@ async def test_an_answer_that_is_not_as_expected_is_a_failed_call(answer, shape,
 
 
 async def test_a_right_answer_is_none():
-    outcome = await answered(http('{"content": " tokena tokenb"}'), Shape("whole", 2))
+    outcome = await answered(http('{"content": " tokena tokenb"}'), CallShape("whole", 2))
     assert (outcome.calls, outcome.failed, outcome.errors) == (1, 0, [])
-    assert Outcome(**json.loads(json.dumps(asdict(outcome)))) == outcome
+    assert LoadOutcome(**json.loads(json.dumps(asdict(outcome)))) == outcome
 
 
 def test_tokens_that_two_parts_of_an_answer_share_count_once():
-    from fairserve.benchmarks.bench.gateway.load import Connection
+    from fairserve.benchmarks.bench.gateway.load import LoadConnection
 
     text = b'data: {"content":" tokena"}\n\ndata: {"content":" tokenb"}\n\n' * 3
     for size in range(1, len(text)):
-        connection = Connection()
+        connection = LoadConnection()
         for begin in range(0, len(text), size):
             connection.on_body(text[begin : begin + size])
         assert connection.tokens == 6, size
@@ -119,12 +128,12 @@ def test_the_rate_is_that_between_the_first_and_the_last_wave():
 
 
 def test_no_two_prompts_are_equal_and_users_take_turns():
-    bodies = Bodies(Shape("stream", 7), first=5)
+    bodies = Bodies(CallShape("stream", 7), first=5)
     found = [json.loads(bodies.next()) for _ in range(40)]
     assert len({body["messages"][1]["content"] for body in found}) == 40
     assert len({body["user"] for body in found}) == 16
     assert all(body["stream"] and body["max_tokens"] == 7 for body in found)
     text = found[0]["messages"][0]["content"] + found[0]["messages"][1]["content"]
     assert 190 <= len(text.split()) <= 220
-    held = json.loads(Bodies(Shape("stream", 2), hold_s=1.5).next())
+    held = json.loads(Bodies(CallShape("stream", 2), hold_s=1.5).next())
     assert held["messages"][1]["content"].startswith(f"{HOLD} 1.5 ")

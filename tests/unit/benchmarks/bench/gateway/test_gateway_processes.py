@@ -9,8 +9,8 @@ import pytest
 from processes import eventually
 
 from fairserve.benchmarks.bench.gateway.processes import (
-    Process,
-    StartError,
+    BenchProcess,
+    BenchStartError,
     free_port,
     wait_until,
 )
@@ -58,7 +58,7 @@ def started(tmp_path):
     processes = []
 
     def start(program):
-        process = Process([sys.executable, "-c", program], tmp_path / "log", piped=True)
+        process = BenchProcess([sys.executable, "-c", program], tmp_path / "log", piped=True)
         processes.append(process)
         return process
 
@@ -117,21 +117,23 @@ def test_what_a_process_started_is_stopped_with_it(started):
 def test_a_process_that_ends_at_its_start_is_an_error_with_its_log(started, tmp_path):
     process = started("raise SystemExit('the port is taken')")
     process.process.wait()
-    with pytest.raises(StartError, match="the port is taken"):
+    with pytest.raises(BenchStartError, match="the port is taken"):
         wait_until(lambda: False, process, 60)
-    with pytest.raises(StartError, match="the port is taken"):
+    with pytest.raises(BenchStartError, match="the port is taken"):
         process.read()
 
 
 def test_a_process_that_is_never_ready_is_an_error(started):
-    with pytest.raises(StartError, match="was not ready in 0 s"):
+    with pytest.raises(BenchStartError, match="was not ready in 0 s"):
         wait_until(lambda: False, started("import sys; sys.stdin.read()"), 0)
 
 
 def test_cores_are_those_that_were_given(tmp_path):
     core = min(os.sched_getaffinity(0))
     program = "import json, os; input(); print(json.dumps(list(os.sched_getaffinity(0))))"
-    process = Process([sys.executable, "-c", program], tmp_path / "log", cores=[core], piped=True)
+    process = BenchProcess(
+        [sys.executable, "-c", program], tmp_path / "log", cores=[core], piped=True
+    )
     try:
         assert json.loads(process.ask("")) == [core]
     finally:

@@ -20,10 +20,10 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import App
 from fairserve.platform.serving.programs import repository
-from fairserve.platform.serving.programs.execution import Execution, ExecutionOptions
+from fairserve.platform.serving.programs.execution import ProgramExecution, ProgramExecutionOptions
 from fairserve.platform.serving.programs.repository import ProgramKey, SavedProgram
 from fairserve.platform.serving.programs.store import ProgramStore
-from fairserve.platform.serving.programs.task_calls import Owner
+from fairserve.platform.serving.programs.task_calls import ProgramOwner
 
 KEY = ProgramKey("t", "a", "run")
 SOON = {"Retry-After": "0"}
@@ -51,7 +51,7 @@ class World:
         self.calls = Calls(dict(script))
         self.declaration = program
         self.events = []
-        self.options = ExecutionOptions(**{"first_wait_s": 0.001, **options})
+        self.options = ProgramExecutionOptions(**{"first_wait_s": 0.001, **options})
 
     async def begin(self, left_s=60.0):
         if self.saved() is None:
@@ -63,8 +63,8 @@ class World:
         saved = self.saved()
         program = parse_program(saved.declaration, saved.limits)
         run = ProgramRun.restore(program, saved.run_state)
-        self.execution = Execution(
-            Owner(KEY, "ann"),
+        self.execution = ProgramExecution(
+            ProgramOwner(KEY, "ann"),
             run,
             self.control,
             self.calls,

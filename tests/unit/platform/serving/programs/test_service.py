@@ -14,9 +14,9 @@ from fairserve.platform.db.identity import Tenant
 from fairserve.platform.db.programs import ProgramStep
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.serving.programs import repository
-from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
+from fairserve.platform.serving.programs.repository import ProgramChange, ProgramKey, SavedProgram
 from fairserve.platform.serving.programs.service import ProgramOptions, Programs
-from fairserve.platform.serving.programs.task_calls import Owner
+from fairserve.platform.serving.programs.task_calls import ProgramOwner
 
 
 class Server:
@@ -37,7 +37,7 @@ class Server:
         )
 
     async def submit(self, run_id, *nodes, app="a", user="ann", size_bytes=10):
-        owner = Owner(ProgramKey("t", app, run_id), user)
+        owner = ProgramOwner(ProgramKey("t", app, run_id), user)
         declaration = declare(*(nodes or (node("one"),)))
         program = parse_program(declaration)
         return await self.programs.submit(owner, declaration, program, size_bytes)
@@ -247,7 +247,7 @@ async def test_a_failure_outside_the_run_is_shown(make):
     await server.ended("1")
     await until(lambda: not server.programs.is_live(key))
     with server.sessions.begin() as session:
-        change = Change(key, state="failed", reason="the disk", ended_at=utc_now())
+        change = ProgramChange(key, state="failed", reason="the disk", ended_at=utc_now())
         repository.apply(session, [change])
     view = await server.programs.view(key)
     assert (view.state, view.reason) == ("failed", "the disk")

@@ -11,10 +11,10 @@ from fairserve.platform.tuning.preview.fit import (
     MOST_WAY_S,
     fit_costs,
 )
-from fairserve.platform.tuning.preview.input import ServedCall, Workers
+from fairserve.platform.tuning.preview.input import PreviewWorkers, ServedCall
 
 TIMES = ("prefill_base_s", "prefill_s_per_token", "decode_base_s", "decode_s_per_sequence")
-WORKERS = Workers(MODEL, 1, 8000, 16, 512)
+WORKERS = PreviewWorkers(MODEL, 1, 8000, 16, 512)
 
 
 @pytest.fixture(scope="module")
