@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.run import RestoredRun
+from fairserve.platform.control.call_state import CallState as CallState
+from fairserve.platform.control.lease import Lease as Lease
+from fairserve.platform.control.ledger import Ledger as Ledger
 from fairserve.platform.control.messages import (
-    CallSource,
     CallView,
     Cancel,
     Client,
@@ -36,110 +37,38 @@ from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.scheduling.events import CallOutcome, InteractionEnded
 
 
-class ObservedCall(Protocol):
-    """A call as listeners see it. It changes while it lives; all but ``traceparent`` is read only."""
-
-    traceparent: str
-    """W3C trace context of the call's span for its worker. The listener that traces calls sets it."""
-
-    @property
-    def call(self) -> Call:
-        """The core's call."""
-        ...
-
-    @property
-    def owner(self) -> Client:
-        """Tenant, app and user."""
-        ...
-
-    @property
-    def record_id(self) -> str:
-        """Id of the call in the ledger."""
-        ...
-
-    @property
-    def own_row(self) -> bool:
-        """False for an ended call that shares a row with others, because it used nothing."""
-        ...
-
-    @property
-    def source(self) -> CallSource:
-        """Request behind the call."""
-        ...
-
-    @property
-    def worker_id(self) -> str | None:
-        """Worker of a running call; None: it is queued."""
-        ...
-
-    @property
-    def ttft_s(self) -> float | None:
-        """Seconds from submission to the first output, known at the end of the call."""
-        ...
-
-    @property
-    def submitted_s(self) -> float:
-        """Monotonic time of its submission."""
-        ...
-
-    @property
-    def started(self) -> bool:
-        """The worker has started the prompt."""
-        ...
-
-    @property
-    def queue_s(self) -> float | None:
-        """Seconds from submission until the worker started; None before."""
-        ...
-
-    @property
-    def usage(self) -> TokenUsage:
-        """Usage so far."""
-        ...
-
-    @property
-    def run_opened_at(self) -> float:
-        """UTC epoch second at which its run was opened."""
-        ...
-
-    @property
-    def block_keys(self) -> Sequence[int]:
-        """Keys of the full blocks of the prompt, as the router matches them."""
-        ...
-
-
 class CallListener:
     """Receives the events of calls and runs. Override what you need: each method does nothing.
 
     Control calls the methods on the event loop, in the order of the events; each returns at once and
-    raises nothing. ``now_s`` is the time of the monotonic clock. Cost: one call per listener.
+    raises nothing. A call changes while it lives; a listener only reads it, except for ``traceparent``. ``now_s`` is the time of the monotonic clock. Cost: one call per listener.
     """
 
-    def call_accepted(self, call: ObservedCall, now_s: float) -> None:
+    def call_accepted(self, call: CallState, now_s: float) -> None:
         """Handle the acceptance of a call, which is queued now."""
 
-    def call_granted(self, call: ObservedCall) -> None:
+    def call_granted(self, call: CallState) -> None:
         """Handle the grant of a queued call, which has a worker now."""
 
-    def call_requeued(self, call: ObservedCall) -> None:
+    def call_requeued(self, call: CallState) -> None:
         """Handle the return of a call to the queue after its worker failed."""
 
-    def call_started(self, call: ObservedCall, now_s: float) -> None:
+    def call_started(self, call: CallState, now_s: float) -> None:
         """Handle the start of a call at its worker; ``call.queue_s`` is how long it waited.
 
         For a streamed call that is its first chunk, for any other what reports or implies the start.
         """
 
-    def call_progressed(self, call: ObservedCall, now_s: float) -> None:
+    def call_progressed(self, call: CallState, now_s: float) -> None:
         """Handle new totals in ``call.usage``."""
 
-    def call_ended(self, call: ObservedCall, outcome: CallOutcome, now_s: float) -> None:
+    def call_ended(self, call: CallState, outcome: CallOutcome, now_s: float) -> None:
         """Handle the end of an accepted call, with all of its usage; once per call."""
 
-    def call_dropped(self, call: ObservedCall) -> None:
+    def call_dropped(self, call: CallState) -> None:
         """Handle the end of an accepted call that the journal could not store: it has no row."""
 
-    def call_rejected(self, call: ObservedCall, reason: str, now_s: float) -> None:
+    def call_rejected(self, call: CallState, reason: str, now_s: float) -> None:
         """Handle the rejection of a call that never was accepted."""
 
     def run_opened(self, tenant: str) -> None:
@@ -147,33 +76,6 @@ class CallListener:
 
     def run_ended(self, run: InteractionEnded) -> None:
         """Handle the end of a run, whose last calls may end later."""
-
-
-class LedgerPort(Protocol):
-    """The ledger's thread as other rooms see it."""
-
-    @property
-    def waits_since_s(self) -> float | None:
-        """Monotonic time since which the database accepts no rows; None while it does."""
-        ...
-
-    @property
-    def rejected_rows(self) -> int:
-        """Number of rows that are set aside because the database rejects them."""
-        ...
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until all entries so far are in the database; return true if they are. Blocks."""
-        ...
-
-
-class DatabaseLease(Protocol):
-    """The lease of the database as other rooms see it."""
-
-    @property
-    def over(self) -> bool:
-        """True if another server may hold the database, so that this one accepts nothing new."""
-        ...
 
 
 class ControlPort(ControlInbox, Protocol):

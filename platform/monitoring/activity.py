@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fairserve.platform.control.messages import Client
-from fairserve.platform.control.port import CallListener, ObservedCall
+from fairserve.platform.control.port import CallListener, CallState
 from fairserve.platform.monitoring.activity_bucket import (
     NOT_SERVED,
     ClosedBucket,
@@ -90,30 +90,30 @@ class Activity(CallListener):
 
     # --- a call, see CallListener -----------------------------------------------------------------
 
-    def call_accepted(self, call: ObservedCall, now_s: float) -> None:
+    def call_accepted(self, call: CallState, now_s: float) -> None:
         """Count a call that is queued."""
         self._at(now_s).of(call.call.tenant).accepted += 1
         self._calls[call.call.call_id] = _CountedCall()
         self._of(call.owner).queued += 1
 
-    def call_granted(self, call: ObservedCall) -> None:
+    def call_granted(self, call: CallState) -> None:
         """Move a call of its client from queued to running."""
         live_counts = self._live_counts[call.owner]
         live_counts.queued -= 1
         live_counts.running += 1
 
-    def call_requeued(self, call: ObservedCall) -> None:
+    def call_requeued(self, call: CallState) -> None:
         """Move a call of its client from running to queued."""
         live_counts = self._live_counts[call.owner]
         live_counts.running -= 1
         live_counts.queued += 1
 
-    def call_started(self, call: ObservedCall, now_s: float) -> None:
+    def call_started(self, call: CallState, now_s: float) -> None:
         """Count the queue delay of a call, unless it is a background call."""
         if not call.call.background:
             self._at(now_s).of(call.call.tenant).delay(call.queue_s or 0.0)
 
-    def call_progressed(self, call: ObservedCall, now_s: float) -> None:
+    def call_progressed(self, call: CallState, now_s: float) -> None:
         """Add the service of a call since its last progress to its client."""
         if now_s >= self._ends_s:
             self._roll(now_s)
@@ -128,7 +128,7 @@ class Activity(CallListener):
                 served = counted.served = self._open.served(call.owner)
             served.service += more
 
-    def call_ended(self, call: ObservedCall, outcome: CallOutcome, now_s: float) -> None:
+    def call_ended(self, call: CallState, outcome: CallOutcome, now_s: float) -> None:
         """Count the outcome and the prompt of a call, and the rest of its service."""
         self._leave(call)
         self.call_progressed(call, now_s)
@@ -149,12 +149,12 @@ class Activity(CallListener):
             before = bucket.workers.get(worker_id, (0, 0))
             bucket.workers[worker_id] = (before[0] + prompt, before[1] + cached)
 
-    def call_dropped(self, call: ObservedCall) -> None:
+    def call_dropped(self, call: CallState) -> None:
         """Remove a call that gets no ledger row."""
         self._leave(call)
         del self._calls[call.call.call_id]
 
-    def _leave(self, call: ObservedCall) -> None:
+    def _leave(self, call: CallState) -> None:
         live_counts = self._live_counts[call.owner]
         if call.worker_id is None:
             live_counts.queued -= 1
@@ -163,7 +163,7 @@ class Activity(CallListener):
         if not live_counts.queued and not live_counts.running:
             del self._live_counts[call.owner]
 
-    def call_rejected(self, call: ObservedCall, reason: str, now_s: float) -> None:
+    def call_rejected(self, call: CallState, reason: str, now_s: float) -> None:
         """Count a rejected call by its reason."""
         bucket = self._at(now_s)
         bucket.of(call.call.tenant).refuse(reason)

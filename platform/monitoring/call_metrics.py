@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from fairserve.platform.control.port import CallListener, ObservedCall
+from fairserve.platform.control.port import CallListener, CallState
 from fairserve.platform.monitoring.activity_bucket import MAX_REASONS, OTHER_REASON
 from fairserve.scheduling.events import CallOutcome, InteractionEnded
 
@@ -83,21 +83,21 @@ class CallMetrics(CallListener):
 
     # --- events, see CallListener -----------------------------------------------------------------
 
-    def call_accepted(self, call: ObservedCall, now_s: float) -> None:
+    def call_accepted(self, call: CallState, now_s: float) -> None:
         """Count an accepted call."""
         self._accepted[self._model(call)] += 1
         self._by_run_rule[call.call.run_rule or "none"] += 1
 
-    def call_requeued(self, call: ObservedCall) -> None:
+    def call_requeued(self, call: CallState) -> None:
         """Count a failed attempt after which the call waits for another worker."""
         self._requeued[self._model(call)] += 1
 
-    def call_started(self, call: ObservedCall, now_s: float) -> None:
+    def call_started(self, call: CallState, now_s: float) -> None:
         """Count the wait of a call until its worker began."""
         if not call.call.background:
             self._queue_s[self._model(call)].observe(call.queue_s or 0.0)
 
-    def call_ended(self, call: ObservedCall, outcome: CallOutcome, now_s: float) -> None:
+    def call_ended(self, call: CallState, outcome: CallOutcome, now_s: float) -> None:
         """Count the outcome, the tokens and the times of a call."""
         model = self._model(call)
         self._ended[model, outcome] += 1
@@ -111,7 +111,7 @@ class CallMetrics(CallListener):
         if call.ttft_s is not None:
             self._ttft_s[model].observe(call.ttft_s)
 
-    def call_rejected(self, call: ObservedCall, reason: str, now_s: float) -> None:
+    def call_rejected(self, call: CallState, reason: str, now_s: float) -> None:
         """Count a rejected call by its reason."""
         if reason not in self._reasons:
             if len(self._reasons) >= MAX_REASONS:
@@ -128,7 +128,7 @@ class CallMetrics(CallListener):
         """Count a run that ended."""
         self._closed += 1
 
-    def _model(self, call: ObservedCall) -> str:
+    def _model(self, call: CallState) -> str:
         model = call.call.pool or OTHER
         if model not in self._models:
             if len(self._models) >= MAX_MODELS:

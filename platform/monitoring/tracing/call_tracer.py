@@ -40,7 +40,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from fairserve.interactions.tracking.identity import TRACEPARENT, client_call_id, client_run_id
 from fairserve.interactions.tracking.shared_table import SharedTable
-from fairserve.platform.control.port import CallListener, ObservedCall
+from fairserve.platform.control.port import CallListener, CallState
 from fairserve.platform.monitoring.tracing.content import input_text, output_text
 from fairserve.scheduling.events import CallOutcome, InteractionEnded
 
@@ -91,7 +91,7 @@ class CallTracer(CallListener):
 
     # --- events, see CallListener -----------------------------------------------------------------
 
-    def call_accepted(self, call: ObservedCall, now_s: float) -> None:
+    def call_accepted(self, call: CallState, now_s: float) -> None:
         """Begin the span of a call, and that of its interaction with its first call."""
         incoming = _incoming(call.source.traceparent)
         run = None if call.call.single else self._run_span(call, incoming)
@@ -101,19 +101,19 @@ class CallTracer(CallListener):
         if span.is_recording():
             self._contexts.put((call.call.tenant,), call.call.call_id, context)
 
-    def call_granted(self, call: ObservedCall) -> None:
+    def call_granted(self, call: CallState) -> None:
         """Add the event of a grant."""
         span = self._calls.get(call.record_id)
         if span is not None and span.is_recording():
             span.add_event("fairserve.granted", {"fairserve.worker": call.worker_id or ""})
 
-    def call_requeued(self, call: ObservedCall) -> None:
+    def call_requeued(self, call: CallState) -> None:
         """Add the event of a failed attempt."""
         span = self._calls.get(call.record_id)
         if span is not None and span.is_recording():
             span.add_event("fairserve.requeued")
 
-    def call_ended(self, call: ObservedCall, outcome: CallOutcome, now_s: float) -> None:
+    def call_ended(self, call: CallState, outcome: CallOutcome, now_s: float) -> None:
         """End the span of a call with its usage and its times."""
         span = self._calls.pop(call.record_id, None)
         if span is None or not span.is_recording():
@@ -133,13 +133,13 @@ class CallTracer(CallListener):
             span.add_event("fairserve.first_token", timestamp=first_ns)
         _end(span, outcome, outcome if outcome in _FAILED else None)
 
-    def call_dropped(self, call: ObservedCall) -> None:
+    def call_dropped(self, call: CallState) -> None:
         """End the span of a call that the journal could not store."""
         span = self._calls.pop(call.record_id, None)
         if span is not None:
             _end(span, "failed", "journal_unavailable")
 
-    def call_rejected(self, call: ObservedCall, reason: str, now_s: float) -> None:
+    def call_rejected(self, call: CallState, reason: str, now_s: float) -> None:
         """Make the span of a rejected call, with the reason. It begins no interaction."""
         run = self._runs.get(call.call.interaction_id)
         span = self._begin(call, _incoming(call.source.traceparent), run)
@@ -172,7 +172,7 @@ class CallTracer(CallListener):
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def _run_span(self, call: ObservedCall, incoming: SpanContext | None) -> Span:
+    def _run_span(self, call: CallState, incoming: SpanContext | None) -> Span:
         """Return the span of a call's interaction, which it may begin."""
         run_id, tenant, app = call.call.interaction_id, call.call.tenant, call.call.app
         span = self._runs.get(run_id)
@@ -195,7 +195,7 @@ class CallTracer(CallListener):
             evicted.end()
         return span
 
-    def _begin(self, call: ObservedCall, incoming: SpanContext | None, run: Span | None) -> Span:
+    def _begin(self, call: CallState, incoming: SpanContext | None, run: Span | None) -> Span:
         operation = _OPERATIONS.get(call.source.endpoint, _CHAT)
         known = (self._contexts.get(each) for each in call.call.parents or ())
         followed = [context for context in known if context is not None]
@@ -217,7 +217,7 @@ class CallTracer(CallListener):
         return span
 
 
-def _attributes(call: ObservedCall, operation: _Operation) -> dict[str, str | int]:
+def _attributes(call: CallState, operation: _Operation) -> dict[str, str | int]:
     core = call.call
     answered = client_call_id(core.interaction_id, core.call_id)
     if operation.names_record:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.shared_limit import SharedLimit
-from fairserve.platform.control.port import CallListener, ObservedCall
+from fairserve.platform.control.port import CallListener, CallState
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
 from fairserve.scheduling.events import CallOutcome
@@ -77,14 +77,14 @@ class TrafficRecorder(CallListener):
             self._thread.join()
             self._thread = None
 
-    def call_ended(self, call: ObservedCall, outcome: CallOutcome, now_s: float) -> None:
+    def call_ended(self, call: CallState, outcome: CallOutcome, now_s: float) -> None:
         """Queue the record of an ended call. Never raises."""
         try:
             self._take(self._call(call, now_s))
         except Exception:
             logger.exception("cannot record a call")
 
-    def _call(self, live: ObservedCall, now_s: float) -> EndedCall:
+    def _call(self, live: CallState, now_s: float) -> EndedCall:
         call, usage = live.call, live.usage
         reported = usage.prompt_tokens > 0  # by the worker, whose count the ledger stores
         return EndedCall(
