@@ -41,7 +41,8 @@ class CallListener:
     """Receives the events of calls and runs. Override what you need: each method does nothing.
 
     Control calls the methods on the event loop, in the order of the events; each returns at once and
-    raises nothing. A call changes while it lives; a listener only reads it, except for ``traceparent``. ``now_s`` is the time of the monotonic clock. Cost: one call per listener.
+    raises nothing. A call changes while it lives; a listener only reads it, except for
+    ``traceparent``. ``now_s`` is the time of the monotonic clock. Cost: one call per listener.
     """
 
     def call_accepted(self, call: CallState, now_s: float) -> None:

@@ -14,7 +14,6 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from fairserve.platform.control.messages import ClusterView
 from fairserve.platform.fleet.fleet import (
@@ -32,6 +31,8 @@ from fairserve.platform.fleet.fleet import (
     changes,
     merge,
 )
+from fairserve.platform.fleet.model_pools import ModelPools
+from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 logger = logging.getLogger(__name__)
@@ -40,57 +41,13 @@ CHECK_S = 0.5
 APPLY_TIMEOUT_S = 30.0
 
 
-class FleetPool(Protocol):
-    """The part of the worker pool that the fleet uses."""
-
-    def add(self, spec: WorkerSpec) -> None:
-        """Add a worker; it joins once it is healthy."""
-        ...
-
-    def drain(self, worker_id: str) -> None:
-        """Stop new calls to the worker."""
-        ...
-
-    def undrain(self, worker_id: str) -> bool:
-        """Resume calls to the worker; False if it has to join first."""
-        ...
-
-    def busy(self, worker_id: str) -> bool:
-        """Return whether calls are in progress at the worker."""
-        ...
-
-    def remove(self, worker_id: str) -> None:
-        """Remove the worker."""
-        ...
-
-
-class FleetModels(Protocol):
-    """The part of the models' pools that the fleet notifies."""
-
-    def set_fleet(self, desired: Desired) -> None:
-        """Apply another fleet."""
-        ...
-
-    def worker_drains(self, worker_id: str) -> None:
-        """Record that the worker gets no new calls."""
-        ...
-
-    def worker_undrains(self, worker_id: str) -> None:
-        """Record that the worker gets calls again."""
-        ...
-
-    def worker_left(self, worker_id: str) -> None:
-        """Record that the worker has left the fleet."""
-        ...
-
-
 class RunningFleet:
     """The fleet of one process."""
 
     def __init__(
         self,
-        pool: FleetPool,
-        models: FleetModels,
+        pool: WorkerPool,
+        models: ModelPools,
         cluster: Callable[[], Awaitable[ClusterView]],
         *,
         drains: Mapping[str, DrainNote] | None = None,

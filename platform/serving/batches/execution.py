@@ -36,7 +36,7 @@ from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.db.upsert import fitting_text
 from fairserve.platform.serving.batches import lines, repository
-from fairserve.platform.serving.batches.line_calls import LineCalls
+from fairserve.platform.serving.batches.line_calls import RelayedCalls
 from fairserve.platform.serving.batches.lines import BatchLine, LineError
 from fairserve.platform.serving.batches.repository import Result
 from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
@@ -102,7 +102,7 @@ class BatchExecution:
         batch: Batch,
         sessions: SessionFactory,
         files: Files,
-        calls: LineCalls | None,
+        calls: RelayedCalls | None,
         memory: BodyMemory,
         options: BatchExecutionOptions,
         *,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from fairserve.engine.wire.base import WorkerClient
 from fairserve.platform.serving.completions.endpoint import Endpoint
@@ -22,17 +22,6 @@ from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.embeddings.endpoint import EMBED, RANK
 from fairserve.platform.tenancy.auth import Principal
-
-
-class LineCalls(Protocol):
-    """Makes the calls of one endpoint."""
-
-    async def make(self, principal: Principal, body: bytes) -> dict[str, Any]:
-        """Make a background call and return its answer. Raises a FairServeError.
-
-        Cancelling the task cancels the call.
-        """
-        ...
 
 
 class RelayedCalls:
@@ -67,7 +56,7 @@ class RelayedCalls:
 
 def line_calls(
     decisions: DecisionService, workers: Mapping[str, WorkerClient]
-) -> Mapping[str, LineCalls]:
+) -> Mapping[str, RelayedCalls]:
     """Return the makers of calls by the path of their endpoint."""
     relayed: tuple[Endpoint, ...] = (CHAT_COMPLETIONS, TEXT_COMPLETIONS, EMBED, RANK)
     return {each.path: RelayedCalls(each, decisions, workers) for each in relayed}

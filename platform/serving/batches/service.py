@@ -32,7 +32,7 @@ from fairserve.platform.db.batches import Batch
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.serving.batches import repository
 from fairserve.platform.serving.batches.execution import BatchExecution, BatchExecutionOptions
-from fairserve.platform.serving.batches.line_calls import LineCalls
+from fairserve.platform.serving.batches.line_calls import RelayedCalls
 from fairserve.platform.serving.batches.schemas import BatchCreate, BatchQuery
 from fairserve.platform.serving.bodies import BodyMemory
 from fairserve.platform.serving.files import repository as files_repository
@@ -74,7 +74,7 @@ class Batches:
         self,
         sessions: SessionFactory,
         files: Files,
-        calls: Mapping[str, LineCalls],
+        calls: Mapping[str, RelayedCalls],
         options: BatchOptions = BatchOptions(),
         now: Callable[[], datetime] = utc_now,
     ) -> None:

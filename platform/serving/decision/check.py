@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from fairserve.engine.wire.reported_usage import MAX_TOKENS, UsageBounds, prompt_bound
 from fairserve.engine.wire.request_fields import SERVER_KINDS
@@ -30,10 +29,9 @@ from fairserve.platform.base.request_facts import from_proxy, name_call
 from fairserve.platform.control.messages import (
     NO_SOURCE,
     CallSource,
-    Client,
-    RunView,
     Submit,
 )
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
@@ -117,20 +115,8 @@ class CheckedCall:
         )
 
 
-class RunLookup(Protocol):
-    """Control's runs, as far as a check needs them."""
-
-    async def interaction(self, run_id: str) -> RunView | None:
-        """Return a run by the core's id."""
-        ...
-
-    def run_of(self, owner: Client, clues: Sequence[Clue], answer: Sequence[int]) -> str | None:
-        """Return the core's id of the run that clues name."""
-        ...
-
-
 async def check(
-    request: CallRequest, models: Models, options: CheckOptions, runs: RunLookup
+    request: CallRequest, models: Models, options: CheckOptions, runs: ControlPort
 ) -> CheckedCall:
     """Return the call of a request. Raises a FairServeError that names the field that is wrong.
 
@@ -187,7 +173,7 @@ def _seeks_run(answer: Sequence[int], clues: Sequence[Clue]) -> bool:
     return bool(answer) or any(clue.scope is None for clue in clues)
 
 
-async def _user_of_run(identity: CallIdentity, app: str, runs: RunLookup) -> str | None:
+async def _user_of_run(identity: CallIdentity, app: str, runs: ControlPort) -> str | None:
     """Return the user of the run that the call names or continues; None if it is not live."""
     run = None if identity.run_id is None else core_run_id(app, identity.run_id)
     if run is None:
