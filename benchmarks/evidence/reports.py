@@ -193,6 +193,14 @@ _EVIDENCE = (
         needs="an empty PostgreSQL database and 12 GB of disk",
     ),
     Evidence(
+        "soak",
+        command_line("fairserve bench soak", {"calls": 100_000, "waiting": 9600}),
+        "soak.md",
+        ("fairserve.benchmarks.bench.soak",),
+        takes="20 min",
+        needs="an idle machine",
+    ),
+    Evidence(
         "gateway",
         command_line("fairserve bench gateway", {"litellm": ".venv-litellm", "rounds": 5}),
         "gateway.json",
