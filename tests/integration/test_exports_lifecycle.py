@@ -181,7 +181,7 @@ def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
     monkeypatch.setattr(parts, "PART_BYTES", 1 << 16)
     with world.sessions() as session:
         some = content.interactions.after(
-            session, content.InteractionQuery(), None, tenant_id=None, app_id=None, rows=20
+            session, content.InteractionUsageQuery(), None, tenant_id=None, app_id=None, rows=20
         )
 
     def peak(pages):

@@ -1,7 +1,8 @@
 """The wiring of ``fairserve serve`` on a port of this process, with scripted workers behind it.
 
-It starts in a third of a second; pages and calls use HTTP. Control's clock is frozen until
-:meth:`PageServer.sample` closes a bucket of the activity history. Live pages poll more often.
+It starts in a third of a second; pages and calls use HTTP. Control's clock advances by a microsecond
+each time that it is read, which orders events, until :meth:`PageServer.sample` closes a bucket of the
+activity history. Live pages poll more often.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class PageServer(LiveServer):
             engine = connect(self.settings.db.effective_database_url)
             stack.callback(engine.dispose)
             prepare_database(self.settings.db, engine)
-            self.platform = Platform(self.settings, engine=engine, clock=lambda: self._now_s)
+            self.platform = Platform(self.settings, engine=engine, clock=self._clock)
             listener = stack.enter_context(
                 socket.create_server(("127.0.0.1", self.port), backlog=128)
             )
@@ -121,6 +122,10 @@ class PageServer(LiveServer):
         assert not thread.is_alive()
 
     # --- events -----------------------------------------------------------------------------------
+
+    def _clock(self):
+        self._now_s += 1e-6
+        return self._now_s
 
     def sample(self):
         """Let the time of a bucket pass on control's clock, and take its sample."""
