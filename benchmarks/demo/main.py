@@ -49,9 +49,9 @@ from fairserve.platform.base.command_line import CommandError, CommandGroup
 from fairserve.scheduling.registry import SYSTEMS
 
 DEFAULT_SYSTEMS = f"fcfs,rpm-{CALLS_PER_MINUTE},fairserve"
-DEFAULT_SECONDS = 45.0
-DEFAULT_DRAIN_S = 12.0
-DEFAULT_MEMORY_S = 20.0
+DEFAULT_SECONDS = 22.0
+DEFAULT_DRAIN_S = 6.0
+DEFAULT_MEMORY_S = 10.0
 KV_TOKENS, MEMORY_KV_TOKENS = 8192, 16_384
 """KV cache of one worker in each part: small, so that the flood or the sessions are too much for it."""
 KEEPALIVE_S = 120
