@@ -20,7 +20,7 @@ def test_the_program_of_the_readme_runs(tmp_path):
             exec(compile(program, "README.md", "exec"), names)
             names["client"].close()
             assert names["text"].usage.completion_tokens == 64
-            usage = server.wait_for_usage(calls=2 * runs)
+            usage = server.wait_for_usage(calls=2 * runs, complete_runs=runs)
             assert usage["completed"] == 2 * runs
             assert usage["interactions"]["complete"] == runs
         assert len(server.admin("GET", "/admin/apps", params={"name": "research"})["items"]) == 1

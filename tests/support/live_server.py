@@ -167,13 +167,19 @@ class LiveServer:
         answer = eventually(ask, lambda: f"{''.join(last)}\n{self.log()}", deadline_s=180)
         return answer.json()
 
-    def wait_for_usage(self, *, calls):
-        """Return the sums of ``/admin/usage`` once the ledger has exactly this many calls."""
-        report = self.wait_for(
-            "/admin/usage", self.admin_key, lambda report: report["sums"]["calls"] >= calls
-        )
-        assert report["sums"]["calls"] == calls, report["sums"]
-        return report["sums"]
+    def wait_for_usage(self, *, calls, complete_runs=0):
+        """Return the sums of ``/admin/usage`` once the ledger has exactly this many calls.
+
+        The row of a run follows those of its calls, perhaps in a later rollup.
+        """
+
+        def rolled_up(report):
+            sums = report["sums"]
+            return sums["calls"] >= calls and sums["interactions"]["complete"] >= complete_runs
+
+        sums = self.wait_for("/admin/usage", self.admin_key, rolled_up)["sums"]
+        assert sums["calls"] == calls, sums
+        return sums
 
 
 class SharedLiveServer(LiveServer):
