@@ -49,7 +49,7 @@ class WorkerRequest:
     tenant: str = ""
     """Tenant of the call; empty: the platform itself."""
     input_tokens: int = 0
-    """Tokens of all inputs of a call without ``token_ids``."""
+    """Tokens of all inputs; 0: those of ``token_ids``."""
     stream: bool = True
     """The client gets the output as it arrives; else a worker that generates sends it whole."""
     traceparent: str = ""

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from fairserve.platform.base.errors import AuthenticationError
 from fairserve.platform.db.keys import KEY_PREFIX
 from fairserve.platform.serving.decision.end_user import user_in_headers
-from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.tenancy.app_principal import AppPrincipal
@@ -66,10 +65,8 @@ class GatewayClients:
         background = headers.get(OBJECTIVE_HEADER, "") in self._background_objectives
         ours = {name: value for name, value in headers.items() if _is_our_key(name, value)}
         if ours:
-            answer = await self._decisions.authenticate(ours)
-            if isinstance(answer, Rejection):
-                raise answer.error
-            return GatewayClient(answer, None, background, tuple(ours))
+            app = await self._decisions.authenticate(ours)
+            return GatewayClient(app, None, background, tuple(ours))
         if self._app is None:
             raise AuthenticationError(
                 "an app key is needed: Authorization: Bearer sk-fs-..., or x-api-key: sk-fs-...",

@@ -57,7 +57,6 @@ from fairserve.platform.serving.completions.producer import JSON, answer_headers
 from fairserve.platform.serving.completions.relay import Nobody, Relay
 from fairserve.platform.serving.completions.running_call import LEFT, RunningCall
 from fairserve.platform.serving.decision.check import CheckedCall
-from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 
 logger = logging.getLogger(__name__)
@@ -322,8 +321,7 @@ class PickerExchange:
             return
         raw = await self._body(head, self._client)
         read, checked = await self._prepare(endpoint, raw, self._client, hinted)
-        call = read.request.call(checked)
-        running = RunningCall(call, read.writer(call), time.monotonic())
+        running = RunningCall(read.request, checked, read.writer(checked), time.monotonic())
         relay = Relay(
             running,
             self._parts.decisions,
@@ -429,8 +427,6 @@ class PickerExchange:
                 raise _no_endpoint()
             request = replace(request, workers=allowed)
         checked = await parts.decisions.check(request)
-        if isinstance(checked, Rejection):
-            raise checked.error
         self._checked = checked
         workers = checked.model.workers
         if not parts.endpoints.ready(workers if allowed is None else workers & allowed):
@@ -506,11 +502,11 @@ class PickerExchange:
 
     def _worker_body(self, relay: Relay, member: FleetMember) -> bytes:
         assert self._sent_request is not None
-        fields, call = member.http.body_of(self._sent_request), relay.call.call
-        if call.stream and self._response_mode == wire.NONE:
+        fields, call = member.http.body_of(self._sent_request), relay.call
+        if call.streams and self._response_mode == wire.NONE:
             # Nothing would remove usage that the client has not requested.
             fields.pop("stream_options", None)
-            if call.include_usage:
+            if call.request.include_usage:
                 fields["stream_options"] = {"include_usage": True}
         return orjson.dumps(fields)
 
@@ -570,7 +566,7 @@ class PickerExchange:
             raise _OverError
         if self._response_mode == wire.NONE:
             relay.received([])
-        if self._response_mode == wire.FULL_DUPLEX and not relay.call.call.stream:
+        if self._response_mode == wire.FULL_DUPLEX and not relay.call.streams:
             self._head = headers
         else:
             await self._send_head(headers)
@@ -596,7 +592,7 @@ class PickerExchange:
         removed = []
         if self._response_mode != wire.NONE and self._response_mode != wire.BUFFERED:
             removed.append("content-length")
-        streams = self._relay.call.call.stream and self._response_mode != wire.NONE
+        streams = self._relay.call.streams and self._response_mode != wire.NONE
         if streams or headers.get("content-type", "").startswith(EVENT_STREAM):
             own |= answer_headers(stream=True)
         common = pb.CommonResponse(header_mutation=wire.mutation(own, removed))
@@ -634,7 +630,7 @@ class PickerExchange:
 
     @property
     def _is_stream(self) -> bool:
-        return self._relay is not None and self._relay.call.call.stream
+        return self._relay is not None and self._relay.call.streams
 
     async def _feed(self, received: bytes, *, end: bool) -> bytes:
         """Take a chunk, the last one if ``end``, and return what the client gets now."""
@@ -657,7 +653,7 @@ class PickerExchange:
         call = self._relay.call
         assert call.writer is not None
         self._finished = True
-        streams = call.call.stream
+        streams = call.streams
         try:
             await self._carrying
             usage = call.meter.answer()

@@ -8,7 +8,6 @@ from fastapi import Depends, Request
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.principals import raise_if_rejected
@@ -19,11 +18,10 @@ async def app_of(scope: Scope) -> Principal:
     decisions: DecisionService = scope["app"].state.decisions
     state = scope.setdefault("state", {})
     raise_if_rejected(scope)
-    answer = await decisions.authenticate(Headers(raw=scope["headers"]), state.get("principal"))
-    if isinstance(answer, Rejection):
-        raise answer.error
-    state["principal"] = answer
-    return answer
+    known = state.get("principal")
+    app = await decisions.authenticate(Headers(raw=scope["headers"]), known)
+    state["principal"] = app
+    return app
 
 
 async def calling_app(request: Request) -> Principal:

@@ -96,9 +96,8 @@ def writers():
     """Return the writers of a chat answer in other protocols."""
     call = SimpleNamespace(prompt_tokens=9)
     checked = SimpleNamespace(call_id="c", record_id="r", answer_name="m", call=call)
-    made = SimpleNamespace(checked=checked)
     body = ResponseBody(model="m", input="x")
-    return MessageWriter(made), ResponseWriter(made, body, None, None, stored=False)
+    return MessageWriter(checked), ResponseWriter(checked, body, None, None, stored=False)
 
 
 def write_stream(chunks, *, chat):

@@ -18,7 +18,6 @@ from fairserve.platform.serving.completions.openai_endpoint import (
 )
 from fairserve.platform.serving.completions.relay import Relay
 from fairserve.platform.serving.completions.running_call import RunningCall
-from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.embeddings.endpoint import EMBED, RANK
 from fairserve.platform.tenancy.auth import Principal
@@ -43,15 +42,12 @@ class RelayedCalls:
                 principal, endpoint=self._endpoint.path, raw=body, background=True
             )
         )
-        if isinstance(checked, Rejection):
-            raise checked.error
-        call = read.request.call(checked)
-        running = RunningCall(call, None, time.monotonic())
+        running = RunningCall(read.request, checked, None, time.monotonic())
         relay = Relay(running, self._decisions, self._workers.get)
         relay.why_left = "its batch was stopped"
         await relay.carry()
         assert running.merger is not None, "what is not streamed is merged"
-        return await read.writer(call).whole(running.merger, running.meter.answer())
+        return await read.writer(checked).whole(running.merger, running.meter.answer())
 
 
 def line_calls(

@@ -8,20 +8,70 @@ endpoint's :class:`AnswerWriter` write the answer. OpenAI's completions are one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fairserve.engine.wire.base import WorkerChunk
+from fairserve.engine.wire.base import WorkerChunk, WorkerRejectedError
+from fairserve.engine.wire.tasks import WorkerPath
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.requests import (
-    CheckSize,
-    CompletionCall,
-    RelayedRequest,
-)
+from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.tenancy.auth import Principal
+
+CheckSize = Callable[[int, str], None]
+"""Raises a FairServeError if a body of this size in bytes is too large for a model."""
+
+
+class RelayedRequest(Protocol):
+    """A parsed request of a call that the relay can carry."""
+
+    @property
+    def path(self) -> WorkerPath:
+        """Path of the worker's endpoint."""
+        ...
+
+    @property
+    def stream(self) -> bool:
+        """True if the client gets the output as it arrives."""
+        ...
+
+    @property
+    def include_usage(self) -> bool:
+        """True if the client gets the usage at the end of a stream."""
+        ...
+
+    @property
+    def continuous_usage(self) -> bool:
+        """True if the client gets the usage with every chunk."""
+        ...
+
+    def call_request(
+        self,
+        principal: Principal,
+        *,
+        endpoint: str = "",
+        headers: Mapping[str, str] | None = None,
+        raw: bytes = b"",
+        background: bool = False,
+    ) -> CallRequest:
+        """Return the request for the decision service."""
+        ...
+
+    def worker_body(self, checked: CheckedCall) -> dict[str, Any]:
+        """Return the request, of which the worker gets what it honours."""
+        ...
+
+    def merger(self) -> Merger:
+        """Return an empty answer."""
+        ...
+
+    def rejected(
+        self, error: WorkerRejectedError, worker_id: str, model: str
+    ) -> WorkerRejectedError:
+        """Return what the client gets of a worker's rejection; ``model`` is its name in answers."""
+        ...
 
 
 class AnswerWriter(Protocol):
@@ -68,7 +118,7 @@ class ReadRequest:
     """A request that an endpoint has read: the call that it makes, and the writer of its answer."""
 
     request: RelayedRequest
-    writer: Callable[[CompletionCall], AnswerWriter]
+    writer: Callable[[CheckedCall], AnswerWriter]
     """Returns the writer of the call's answer, once the call is checked."""
     adapt: Callable[[CallRequest], CallRequest] = unchanged
     """Returns the request for the decision service with the endpoint's own fields."""

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from fairserve.engine.wire.base import WorkerChunk
-from fairserve.engine.wire.tasks import CompletionPath
+from fairserve.engine.wire.tasks import EMBEDDINGS, RERANK, CompletionPath, WorkerPath
 from fairserve.platform.base.errors import FairServeError
-from fairserve.platform.serving.completions.endpoint import ReadRequest
+from fairserve.platform.serving.completions.endpoint import CheckSize, ReadRequest, RelayedRequest
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.requests import (
     CHAT,
     TEXT,
-    CheckSize,
-    CompletionCall,
     read_request,
 )
 from fairserve.platform.serving.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
+from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.tenancy.auth import Principal
+
+_PREFIXES: Mapping[WorkerPath, str] = MappingProxyType(
+    {CHAT: "chatcmpl-", TEXT: "cmpl-", EMBEDDINGS: "embd-", RERANK: "rerank-"}
+)
+"""Begin of the ids of answers, which may be named as parents; the call's id follows."""
 
 
 class OpenAIEndpoint:
@@ -28,7 +35,8 @@ class OpenAIEndpoint:
 
     async def read(self, raw: bytes, principal: Principal, check_size: CheckSize) -> ReadRequest:
         """Parse and check a body."""
-        return ReadRequest(await read_request(self.path, raw, check_size), OpenAIWriter)
+        request = await read_request(self.path, raw, check_size)
+        return ReadRequest(request, partial(OpenAIWriter, request))
 
 
 class OpenAIWriter:
@@ -36,13 +44,13 @@ class OpenAIWriter:
 
     keep_alive = KEEP_ALIVE
 
-    def __init__(self, call: CompletionCall) -> None:
-        self._id, self._model = call.answer_id, call.checked.answer_name
+    def __init__(self, request: RelayedRequest, checked: CheckedCall) -> None:
+        self._id, self._model = _PREFIXES[request.path] + checked.call_id, checked.answer_name
         self._chunks = ChunkWriter(
             self._id,
             self._model,
-            include_usage=call.include_usage,
-            continuous_usage=call.continuous_usage,
+            include_usage=request.include_usage,
+            continuous_usage=request.continuous_usage,
         )
 
     def begin(self) -> bytes:

@@ -79,7 +79,7 @@ class Producer:
         self._sink = sink
         sink.on_space = lambda: self.on_space()
         try:
-            if self._call.call.stream:
+            if self._call.streams:
                 self._later_alive()
             await self._relay.carry()
             await self._end(sink)
@@ -97,7 +97,7 @@ class Producer:
     async def _end(self, sink: Sink) -> None:
         """Write the end of a stream, or the whole answer."""
         usage = self._call.meter.answer()
-        if self._call.call.stream:
+        if self._call.streams:
             self._stop_alive()
             end = await self._writer.end(usage)
             self._start_stream(sink)
@@ -111,7 +111,7 @@ class Producer:
         sink.write(body)
 
     def _headers(self) -> dict[str, str]:
-        return answer_headers(stream=self._call.call.stream) | self._relay.headers()
+        return answer_headers(stream=self._call.streams) | self._relay.headers()
 
     def _start_stream(self, sink: Sink) -> None:
         if not self._started:

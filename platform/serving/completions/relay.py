@@ -32,7 +32,6 @@ from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.messages import Cancel, Grant
 from fairserve.platform.serving.completions.answer import AnswerReader
 from fairserve.platform.serving.completions.running_call import LEFT, REPORT_S, RunningCall
-from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 
 logger = logging.getLogger(__name__)
@@ -126,11 +125,12 @@ class Relay:
         call.recorded()
 
     async def _placed(self) -> WorkerRequest:
-        answer = await self._decisions.place(self.call.checked, self._stop)
-        if isinstance(answer, Rejection):
-            self.call.rejected(answer.error)
-            raise answer.error
-        return self._granted(answer)
+        try:
+            grant = await self._decisions.place(self.call.checked, self._stop)
+        except FairServeError as error:
+            self.call.rejected(error)
+            raise
+        return self._granted(grant)
 
     def _granted(self, grant: Grant) -> WorkerRequest:
         self.call.keeps_answer = self._on_content is not None and grant.sampled
@@ -178,7 +178,7 @@ class Relay:
         call = self.call
         if self._on_content is not None and call.keeps_answer and call.merger is not None:
             choices = call.merger.answer("", "", {}).get("choices", ())
-            self._on_content(call.checked.record_id, call.call.body, choices)
+            self._on_content(call.checked.record_id, call.body, choices)
 
     # --- one attempt ------------------------------------------------------------------------------
 

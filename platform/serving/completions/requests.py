@@ -6,21 +6,20 @@ Parses and validates OpenAI's bodies. The decision service gets what it needs of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from pydantic import ValidationError
 
-from fairserve.engine.wire.base import WorkerRejectedError, WorkerRequest
+from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.engine.wire.request_fields import RequestFieldError, demands, listed_fields
-from fairserve.engine.wire.tasks import EMBEDDINGS, RERANK, CompletionPath, WorkerPath
+from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.control.messages import Grant
 from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.serving.completions.endpoint import CheckSize
 from fairserve.platform.serving.completions.merge import Merger, WholeCompletion
 from fairserve.platform.serving.completions.output_schema import without_id
 from fairserve.platform.serving.completions.schemas import (
@@ -38,30 +37,6 @@ from fairserve.platform.tenancy.auth import Principal
 
 CHAT: CompletionPath = "/v1/chat/completions"
 TEXT: CompletionPath = "/v1/completions"
-_PREFIXES: Mapping[WorkerPath, str] = MappingProxyType(
-    {CHAT: "chatcmpl-", TEXT: "cmpl-", EMBEDDINGS: "embd-", RERANK: "rerank-"}
-)
-"""Begin of the ids of answers, before the call's id."""
-
-
-class RelayedRequest(Protocol):
-    """A request that the relay can carry once it is checked."""
-
-    def call_request(
-        self,
-        principal: Principal,
-        *,
-        endpoint: str = "",
-        headers: Mapping[str, str] | None = None,
-        raw: bytes = b"",
-        background: bool = False,
-    ) -> CallRequest:
-        """Return the request for the decision service."""
-        ...
-
-    def call(self, checked: CheckedCall) -> CompletionCall:
-        """Return the checked call."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +90,40 @@ class CompletionRequest:
             stream=bool(body.stream),
         )
 
-    def call(self, checked: CheckedCall) -> CompletionCall:
-        """Return the checked call; its worker gets the request with the model's own name."""
+    @property
+    def stream(self) -> bool:
+        """True if the client gets the output as it arrives."""
+        return bool(self.body.stream)
+
+    @property
+    def include_usage(self) -> bool:
+        """True if the client gets the usage at the end of a stream."""
+        return self.body.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        """True if the client gets the usage with every chunk."""
+        return self.body.continuous_usage
+
+    def worker_body(self, checked: CheckedCall) -> dict[str, Any]:
+        """Return what the worker gets: the request with the model's own name."""
         body = self.body
         fields = {**self.plain, "model": checked.model.worker_name}
         if isinstance(body, TextBody):
             fields["prompt"] = body.only_prompt
         if body.asked_tokens is None:
             fields["max_tokens"] = checked.call.max_output_tokens
-        return CompletionCall(
-            path=self.path,
-            checked=checked,
-            body=fields,
-            stream=bool(body.stream),
-            include_usage=body.include_usage,
-            continuous_usage=body.continuous_usage,
-        )
+        return fields
+
+    def merger(self) -> Merger:
+        """Return an empty answer."""
+        return Merger() if self.stream else WholeCompletion()
+
+    def rejected(
+        self, error: WorkerRejectedError, worker_id: str, model: str
+    ) -> WorkerRejectedError:
+        """Return the worker's rejection, unchanged."""
+        return error
 
     async def _count_tokens(self, reader: AnyReader, tenant: str, max_tokens: int | None) -> Prompt:
         if isinstance(self.body, ChatBody):
@@ -148,57 +141,6 @@ class CompletionRequest:
             max_tokens=max_tokens,
             options=self.body.prompt_options,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class CompletionCall:
-    """A checked call, what its worker gets, and how its client wants the answer.
-
-    :mod:`fairserve.platform.serving.embeddings` has another kind, whose answer is one object.
-    """
-
-    path: WorkerPath
-    checked: CheckedCall
-    body: Mapping[str, Any]
-    """The request, of which its worker gets what it honours."""
-    stream: bool
-    include_usage: bool = False
-    continuous_usage: bool = False
-
-    @property
-    def answer_id(self) -> str:
-        """The id of the answer, which may be named as a parent."""
-        return _PREFIXES[self.path] + self.checked.call_id
-
-    def merger(self) -> Merger:
-        """Return an empty answer."""
-        return Merger() if self.stream else WholeCompletion()
-
-    def rejected(self, error: WorkerRejectedError, worker_id: str) -> WorkerRejectedError:
-        """Return the worker's rejection, unchanged."""
-        return error
-
-    def worker_request(self, grant: Grant) -> WorkerRequest:
-        """Return the request for the granted worker."""
-        call = self.checked.call
-        return WorkerRequest(
-            path=self.path,
-            body=self.body,
-            call_id=self.checked.record_id,
-            client_id=grant.client_id,
-            tenant=call.tenant,
-            weight=grant.weight,
-            cache_salt=call.salt,
-            token_ids=call.token_ids,
-            max_output_tokens=call.max_output_tokens,
-            expected_output_tokens=grant.expected_output_tokens,
-            stream=self.stream,
-            traceparent=grant.traceparent,
-        )
-
-
-CheckSize = Callable[[int, str], None]
-"""Raises a FairServeError if a body of this size in bytes is too large for a model."""
 
 
 async def read_request(

@@ -37,10 +37,10 @@ from fairserve.platform.base.errors import (
     WorkerFailedError,
 )
 from fairserve.platform.control.messages import Cancel, Grant, Progress, Release
-from fairserve.platform.serving.completions.endpoint import AnswerWriter
+from fairserve.platform.serving.completions.endpoint import AnswerWriter, RelayedRequest
 from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.usage import UsageMeter
+from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.rejection import RejectedByWorkerError
 from fairserve.scheduling.events import CallOutcome
 
@@ -93,10 +93,21 @@ _KINDS: Mapping[FailureCause, str] = MappingProxyType(
 class RunningCall:
     """One call. ``now_s`` is the driver's monotonic time in seconds, the same clock in every step."""
 
-    def __init__(self, call: CompletionCall, writer: AnswerWriter | None, now_s: float) -> None:
+    def __init__(
+        self,
+        request: RelayedRequest,
+        checked: CheckedCall,
+        writer: AnswerWriter | None,
+        now_s: float,
+    ) -> None:
         """Begin to wait for a worker. Without a ``writer`` nothing is written: see :attr:`merger`."""
-        self.call = call
-        self.checked = call.checked
+        self.request = request
+        self.checked = checked
+        self.streams = request.stream
+        """The client gets the output as it arrives."""
+        self.body = request.worker_body(checked)
+        """The request, of which its worker gets what it honours."""
+        self._shows_usage = request.continuous_usage
         self.writer = writer
         self.state: State = "waiting"
         self.keeps_answer = False
@@ -160,8 +171,26 @@ class RunningCall:
         self.meter = self._new_meter()
         self._reported_tokens = 0
         if self._keeps_answer():
-            self.merger = self.call.merger()
-        return self.call.worker_request(grant)
+            self.merger = self.request.merger()
+        return self._worker_request(grant)
+
+    def _worker_request(self, grant: Grant) -> WorkerRequest:
+        request, core = self.request, self.checked.call
+        return WorkerRequest(
+            path=request.path,
+            body=self.body,
+            call_id=self.checked.record_id,
+            client_id=grant.client_id,
+            tenant=core.tenant,
+            weight=grant.weight,
+            cache_salt=core.salt,
+            token_ids=core.token_ids,
+            input_tokens=core.prompt_tokens,
+            max_output_tokens=core.max_output_tokens,
+            expected_output_tokens=grant.expected_output_tokens,
+            stream=self.streams,
+            traceparent=grant.traceparent,
+        )
 
     def _new_meter(self) -> UsageMeter:
         checked = self.checked
@@ -169,7 +198,7 @@ class RunningCall:
         return UsageMeter(call.prompt_tokens, call.system_tokens, checked.usage_bounds)
 
     def _keeps_answer(self) -> bool:
-        streamed = self.call.stream and self.writer is not None
+        streamed = self.streams and self.writer is not None
         return not streamed or self.checked.conversation is not None or self.keeps_answer
 
     def moved(self, worker_id: str) -> None:
@@ -212,11 +241,11 @@ class RunningCall:
         return b"".join(written)
 
     def _take(self, chunk: WorkerChunk, now_s: float, written: list[bytes]) -> None:
-        if chunk.form is not None and not self.call.continuous_usage:
+        if chunk.form is not None and not self._shows_usage:
             self.meter.read_text(chunk.text_bytes, chunk.output_tokens)
         else:
             self.meter.read(chunk.data)
-            if self.call.continuous_usage:
+            if self._shows_usage:
                 self.meter.show(chunk.data)
         if self.merger is not None:
             self.merger.add(chunk)
@@ -224,7 +253,7 @@ class RunningCall:
             written.append(self._event(chunk))
         else:
             self._held.append(chunk)
-            if self.call.stream and chunk.has_content:
+            if self.streams and chunk.has_content:
                 self._step("output")
                 self.ttft_s = now_s - self._submitted_s
                 self._report_now = True
@@ -246,7 +275,7 @@ class RunningCall:
 
     def completed(self) -> tuple[bytes, Release]:
         """Take the end of a complete answer; return the client's rest before its end, and the report."""
-        rest = self._release_held() if self.call.stream else b""
+        rest = self._release_held() if self.streams else b""
         self._step("completed")
         return rest, self._release("completed")
 
@@ -302,7 +331,7 @@ class RunningCall:
         usage = self.meter.total()._replace(
             input_tokens=core.input_tokens,
             system_tokens=core.system_tokens,
-            output_tokens=core.expected_output_tokens,
+            output_tokens=self.grant.expected_output_tokens,
         )
         self._step("ended")
         return Release(self.grant.call_id, "completed", usage)
@@ -318,7 +347,8 @@ class RunningCall:
         if isinstance(error, WorkerRejectedError):
             # Before an output the worker has computed nothing, also where its start was assumed.
             usage = NO_USAGE if self.ttft_s is None else self.meter.total()
-            public = RejectedByWorkerError(self.call.rejected(error, worker_id))
+            name = self.checked.answer_name
+            public = RejectedByWorkerError(self.request.rejected(error, worker_id, name))
             return self._fails(public, str(error), usage)
         if (stop := self.stop_order) is not None:
             self._step("ended")

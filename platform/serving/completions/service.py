@@ -32,7 +32,6 @@ from fairserve.platform.serving.completions.producer import Producer
 from fairserve.platform.serving.completions.relay import OnContent, Relay
 from fairserve.platform.serving.completions.running_call import RunningCall
 from fairserve.platform.serving.decision.check import fingerprint_of
-from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.tenancy.auth import Principal
@@ -126,10 +125,7 @@ class Completions:
             principal, endpoint=endpoint.path, headers=headers, raw=raw
         )
         checked = await self._decisions.check(read.adapt(request))
-        if isinstance(checked, Rejection):
-            raise checked.error
-        call = read.request.call(checked)
-        running = RunningCall(call, read.writer(call), time.monotonic())
+        running = RunningCall(read.request, checked, read.writer(checked), time.monotonic())
         relay = Relay(running, self._decisions, self._workers.get, on_content=self._on_content)
         return Producer(relay, self._keepalive_s)
 

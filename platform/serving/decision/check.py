@@ -27,7 +27,6 @@ from fairserve.interactions.tracking.identity import (
 from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
 from fairserve.platform.base.request_facts import from_proxy, name_call
 from fairserve.platform.control.messages import (
-    NO_SOURCE,
     CallSource,
     Submit,
 )
@@ -63,9 +62,8 @@ class CheckOptions:
 class CheckedCall:
     """A call that can be submitted to control, and its ids."""
 
-    call: Call
-    record_id: str
-    """Id of the call in the ledger."""
+    message: Submit
+    """The message for control, with the core's call."""
     call_id: str
     """Id of the call, as the client knows it; the ledger's where the client chose none."""
     model: ServedModel
@@ -73,17 +71,22 @@ class CheckedCall:
     """Name of the model in the answer."""
     size_field: str = "max_tokens"
     """Name of the field that makes the call smaller, for error messages."""
-    fingerprint: str = ""
-    """Equal for equal requests; set only where the client library counts its retries."""
-    repeated: bool = False
-    """The client library marked the request as a retry."""
     conversation: Conversation | None = None
     """Chat history of a call whose run or parents may be inferred, or that others may continue."""
-    source: CallSource = NO_SOURCE
     continues: bool = False
     """True if the call follows one that its client did not name, in a run that may have ended."""
     prompt_bound: int = MAX_TOKENS
     """Largest count of the prompt by a worker that is believed."""
+
+    @property
+    def call(self) -> Call:
+        """Return the core's call."""
+        return self.message.call
+
+    @property
+    def record_id(self) -> str:
+        """Return the id of the call in the ledger."""
+        return self.message.record_id
 
     @property
     def usage_bounds(self) -> UsageBounds:
@@ -103,16 +106,6 @@ class CheckedCall:
     def run_id(self) -> str:
         """Return the id of the run, as the client knows it; control may find it at the submission."""
         return client_run_id(self.call.app, self.call.interaction_id)
-
-    def submit(self) -> Submit:
-        """Return the message for control."""
-        return Submit(
-            call=self.call,
-            record_id=self.record_id,
-            fingerprint=self.fingerprint,
-            user_agent_retry=self.repeated,
-            source=self.source,
-        )
 
 
 async def check(
@@ -147,24 +140,8 @@ async def check(
         identity = replace(identity, parents=(request.continued_call,))
     else:
         follows = False
-    checked = await _checked(request, identity, core_run, user, models, options)
+    checked = await _checked(request, identity, core_run, user, conversation, models, options)
     checked.continues = follows and identity.run_id is None
-    retry = request.headers.get(RETRY_HEADER)
-    if retry is not None:
-        checked.fingerprint = await off_loop(
-            size_bytes,
-            fingerprint_of,
-            request.principal,
-            request.endpoint,
-            request.raw,
-            request.headers,
-        )
-        checked.repeated = retry.strip() not in ("", "0")
-    if conversation is not None:
-        checked.call.history = conversation.history
-        checked.call.answered_prompts = conversation.answered_prompts
-        checked.call.tool_results = conversation.tool_results
-        checked.conversation = conversation
     return checked
 
 
@@ -261,6 +238,7 @@ async def _checked(
     identity: CallIdentity,
     core_run: str | None,
     user: str | None,
+    conversation: Conversation | None,
     models: Models,
     options: CheckOptions,
 ) -> CheckedCall:
@@ -279,18 +257,43 @@ async def _checked(
     call_id = identity.call_id or record_id
     call = _call(request, identity, user, prompt, limit, core_run, call_id, options.cache_isolation)
     call.pool, call.kinds, call.workers = model.worker_name, kinds, request.workers
-    traceparent = request.headers.get(TRACEPARENT, "")[:MAX_TRACEPARENT_CHARS]
-    source = CallSource(request.endpoint, traceparent)
-    checked = CheckedCall(call, record_id, call_id, model, resolved.answer_name, source=source)
-    checked.prompt_bound = prompt_bound(
+    if conversation is not None:
+        call.history = conversation.history
+        call.answered_prompts = conversation.answered_prompts
+        call.tool_results = conversation.tool_results
+    bound = prompt_bound(
         call.prompt_tokens,
         model.context_tokens if request.task == "generate" else None,
         exact=prompt.exact,
         complete=not request.has_media,
     )
-    if request.task != "generate":
-        checked.size_field = request.prompt_field
-    return checked
+    return CheckedCall(
+        await _message(request, call, record_id),
+        call_id,
+        model,
+        resolved.answer_name,
+        size_field="max_tokens" if request.task == "generate" else request.prompt_field,
+        conversation=conversation,
+        prompt_bound=bound,
+    )
+
+
+async def _message(request: CallRequest, call: Call, record_id: str) -> Submit:
+    """Return the message for control, with a fingerprint where the client library counts retries."""
+    traceparent = request.headers.get(TRACEPARENT, "")[:MAX_TRACEPARENT_CHARS]
+    source = CallSource(request.endpoint, traceparent)
+    retry, fingerprint = request.headers.get(RETRY_HEADER), ""
+    if retry is not None:
+        fingerprint = await off_loop(
+            len(request.raw),
+            fingerprint_of,
+            request.principal,
+            request.endpoint,
+            request.raw,
+            request.headers,
+        )
+    repeated = retry is not None and retry.strip() not in ("", "0")
+    return Submit(call, record_id, fingerprint, repeated, source)
 
 
 def _able_kinds(request: CallRequest, model: ServedModel) -> frozenset[str]:

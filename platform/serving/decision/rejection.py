@@ -1,4 +1,4 @@
-"""Rejections, and the errors that clients of the OpenAI API get when control rejects a call.
+"""The errors that clients of the OpenAI API get when control rejects a call.
 
 The error names the kind of limit (a quota, or the throttle's, which is active under overload only), its
 scope, limit and count, and how far waiting helps: ``certain`` where only this user uses the limit,
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from fairserve.engine.wire.base import WorkerRejectedError
@@ -40,27 +39,6 @@ _TEXTS = {
     "contract_budget_held": "running calls hold the rest of the budget of this {scope}",
     "contract_too_many_users": "too many users have a budget in this period",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """The end of a request without an answer: a value that each protocol writes in its own way."""
-
-    error: FairServeError
-
-    @property
-    def status(self) -> int:
-        """The HTTP status."""
-        return self.error.status
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers that belong to the rejection, by lower-case name."""
-        return {name.lower(): value for name, value in self.error.headers.items()}
-
-    def body(self) -> dict[str, Any]:
-        """Return the body in OpenAI's shape."""
-        return self.error.body()
 
 
 class RejectedByWorkerError(FairServeError):

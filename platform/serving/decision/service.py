@@ -1,10 +1,11 @@
-"""From a request to a worker and headers, or to a rejection: the decisions about a call.
+"""From a request to a worker and headers, or to an error: the decisions about a call.
 
 The relay and the picker call four steps, in the order in which a request arrives. ``authenticate`` needs
 the headers only: the body of a stranger is not read. ``max_body_bytes`` and ``check_size`` bound the
 body. ``check`` validates, counts and identifies without a side effect. ``place`` asks control and waits
 for the grant. Protocols parse the requests, relay and picker carry the tokens of the placements, and
-neither decides anything.
+neither decides anything. What ends a request without an answer is raised as a FairServeError, which each
+protocol writes in its own format.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from fairserve.platform.fleet.prompt import Prompt
 from fairserve.platform.serving.decision.check import CheckedCall, CheckOptions, check, count
 from fairserve.platform.serving.decision.headers import call_headers, limit_headers
 from fairserve.platform.serving.decision.rejection import (
-    Rejection,
     model_not_allowed,
     rejection_error,
 )
@@ -50,17 +50,14 @@ class DecisionService:
 
     async def authenticate(
         self, headers: Mapping[str, str], known: Principal | None = None
-    ) -> Principal | Rejection:
+    ) -> Principal:
         """Return the app whose key the headers carry, before the body is read.
 
         ``headers`` has lower-case names. ``known`` is the owner of the key, if it was found before.
         """
-        try:
-            if known is None:
-                known = await self._authenticator.authenticate(key_of(headers))
-            return require_scope(known, "app")
-        except FairServeError as error:
-            return Rejection(error)
+        if known is None:
+            known = await self._authenticator.authenticate(key_of(headers))
+        return require_scope(known, "app")
 
     def max_body_bytes(self, principal: Principal) -> int | None:
         """Return the largest body in bytes for this app: that of its largest model; None: no limit."""
@@ -75,40 +72,32 @@ class DecisionService:
                 " its context holds"
             )
 
-    async def check(self, request: CallRequest) -> CheckedCall | Rejection:
-        """Return the call of a request, or why there is none. Nothing is recorded."""
-        try:
-            return await check(request, self.models, self._options, self.control)
-        except FairServeError as error:
-            return Rejection(error)
+    async def check(self, request: CallRequest) -> CheckedCall:
+        """Return the call of a request. Nothing is recorded."""
+        return await check(request, self.models, self._options, self.control)
 
-    async def count(self, request: CallRequest) -> Prompt | Rejection:
-        """Return the prompt of a request, of which no call is made, or why it is not counted."""
-        try:
-            if not self.model_allowed(request.principal, request.model):
-                raise model_not_allowed()
-            return await count(request, self.models)
-        except FairServeError as error:
-            return Rejection(error)
+    async def count(self, request: CallRequest) -> Prompt:
+        """Return the prompt of a request, of which no call is made."""
+        if not self.model_allowed(request.principal, request.model):
+            raise model_not_allowed()
+        return await count(request, self.models)
 
-    async def place(
-        self, checked: CheckedCall, on_stop: OnCancel = lambda _: None
-    ) -> Grant | Rejection:
+    async def place(self, checked: CheckedCall, on_stop: OnCancel = lambda _: None) -> Grant:
         """Submit a call and wait for its worker. Cancelling the task withdraws the call.
 
         ``on_stop`` is called from the event loop when control stops the call: the driver then closes
         the connection to the worker and reports the end.
         """
         try:
-            answer = await self.control.submit(checked.submit(), on_stop)
+            answer = await self.control.submit(checked.message, on_stop)
         except FairServeError as error:
-            if checked.continues and error.code in CANNOT_CONTINUE:
-                # Nothing is recorded yet, so the call may begin again.
-                checked.begin_new_run()
-                return await self.place(checked, on_stop)
-            return Rejection(error)
+            if not checked.continues or error.code not in CANNOT_CONTINUE:
+                raise
+            # Nothing is recorded yet, so the call may begin again.
+            checked.begin_new_run()
+            return await self.place(checked, on_stop)
         if isinstance(answer, RejectCall):
-            return Rejection(rejection_error(answer, checked.size_field))
+            raise rejection_error(answer, checked.size_field)
         return answer
 
     def headers(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fairserve.engine.wire.tasks import EMBEDDINGS, RERANK, PoolingPath
-from fairserve.platform.serving.completions.endpoint import ReadRequest
+from fairserve.platform.serving.completions.endpoint import CheckSize, ReadRequest
 from fairserve.platform.serving.completions.openai_endpoint import OpenAIWriter
-from fairserve.platform.serving.completions.requests import CheckSize, read_object
+from fairserve.platform.serving.completions.requests import read_object
 from fairserve.platform.serving.embeddings.requests import PoolingRequest, read_fields
 from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.tenancy.auth import Principal
@@ -20,7 +22,7 @@ class PoolingEndpoint:
     async def read(self, raw: bytes, principal: Principal, check_size: CheckSize) -> ReadRequest:
         """Parse and check a body, a large one in a thread."""
         request = await off_loop(len(raw), _parse, self.path, raw, check_size)
-        return ReadRequest(request, OpenAIWriter)
+        return ReadRequest(request, partial(OpenAIWriter, request))
 
 
 def _parse(path: PoolingPath, raw: bytes, check_size: CheckSize) -> PoolingRequest:

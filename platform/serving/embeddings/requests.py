@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from fairserve.engine.wire.base import WorkerRejectedError, WorkerRequest
+from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.engine.wire.request_fields import (
     FieldDemand,
     RequestFieldError,
@@ -24,10 +24,8 @@ from fairserve.engine.wire.request_fields import (
 from fairserve.engine.wire.tasks import EMBEDDINGS, TASK_OF_PATH, PoolingPath
 from fairserve.interactions.call import NO_TOKENS
 from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
-from fairserve.platform.control.messages import Grant
 from fairserve.platform.fleet.models import MAX_CALL_TOKENS
 from fairserve.platform.fleet.prompt import Prompt
-from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.schemas import invalid
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.end_user import user_in_body
@@ -49,6 +47,9 @@ class PoolingRequest:
     """The fields as they were sent, without those that are null."""
     body: EmbeddingBody | RerankBody
     demands: Sequence[FieldDemand]
+    stream = False
+    include_usage = False
+    continuous_usage = False
 
     def call_request(
         self,
@@ -77,14 +78,37 @@ class PoolingRequest:
             background=background,
         )
 
-    def call(self, checked: CheckedCall) -> PoolingCall:
-        """Return the checked call; its worker gets the request with the model's own name."""
+    def worker_body(self, checked: CheckedCall) -> dict[str, Any]:
+        """Return what the worker gets: the request with the model's own name."""
         fields = {**self.plain, "model": checked.model.worker_name}
-        return_documents = None
         if isinstance(self.body, RerankBody):
             fields["documents"] = self.body.texts
-            return_documents = self.body.return_documents
-        return PoolingCall(self.path, checked, fields, False, return_documents=return_documents)
+        return fields
+
+    def merger(self) -> PoolingAnswer:
+        """Return an empty answer."""
+        body = self.body
+        if isinstance(body, EmbeddingBody):
+            one = isinstance(body.input, str) or isinstance(body.input[0], int)
+            return PoolingAnswer("data", 1 if one else len(body.input))
+        most = body.top_n or len(body.texts)
+        return PoolingAnswer("results", most, body.texts, body.return_documents)
+
+    def rejected(
+        self, error: WorkerRejectedError, worker_id: str, model: str
+    ) -> WorkerRejectedError:
+        """Return the worker's rejection as a 400 that names the field and the worker."""
+        message = str(error.error.get("message") or "it rejected the call")
+        field = error.error.get("param")
+        if error.status == 404:
+            field = "model"
+            message = f"{self.path} is not served for {model!r} ({message})"
+        elif field not in self.plain:
+            named = [name for name in self.plain if re.search(rf"\b{name}\b", message)]
+            field = next((name for name in named if name not in _REQUIRED), None)
+        text = f"worker {worker_id}: {message}"
+        fields = {**error.error, "message": f"{field}: {text}" if field else text, "param": field}
+        return WorkerRejectedError(413 if error.status == 413 else 400, fields)
 
     @property
     def _field(self) -> str:
@@ -121,46 +145,6 @@ class PoolingRequest:
                 param=self._field,
             )
         return Prompt(NO_TOKENS, 0, exact=exact, counted_tokens=total)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolingCall(CompletionCall):
-    """A checked embedding or rerank call, and what its worker gets. It is never streamed."""
-
-    return_documents: bool | None = None
-
-    def worker_request(self, grant: Grant) -> WorkerRequest:
-        """Return the request for the granted worker."""
-        request = CompletionCall.worker_request(self, grant)
-        return replace(request, input_tokens=self.checked.call.prompt_tokens)
-
-    def merger(self) -> PoolingAnswer:
-        """Return an empty answer."""
-        if self.path == EMBEDDINGS:
-            return PoolingAnswer("data", self._inputs)
-        documents = self.body["documents"]
-        return PoolingAnswer(
-            "results", self.body.get("top_n") or len(documents), documents, self.return_documents
-        )
-
-    @property
-    def _inputs(self) -> int:
-        inputs = self.body["input"]
-        return 1 if isinstance(inputs, str) or isinstance(inputs[0], int) else len(inputs)
-
-    def rejected(self, error: WorkerRejectedError, worker_id: str) -> WorkerRejectedError:
-        """Return the worker's rejection as a 400 that names the field and the worker."""
-        message = str(error.error.get("message") or "it rejected the call")
-        field = error.error.get("param")
-        if error.status == 404:
-            field = "model"
-            message = f"{self.path} is not served for {self.checked.answer_name!r} ({message})"
-        elif field not in self.body:
-            named = [name for name in self.body if re.search(rf"\b{name}\b", message)]
-            field = next((name for name in named if name not in _REQUIRED), None)
-        text = f"worker {worker_id}: {message}"
-        fields = {**error.error, "message": f"{field}: {text}" if field else text, "param": field}
-        return WorkerRejectedError(413 if error.status == 413 else 400, fields)
 
 
 def read_fields(path: PoolingPath, plain: dict[str, Any]) -> PoolingRequest:

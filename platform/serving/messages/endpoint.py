@@ -11,16 +11,14 @@ from pydantic import ValidationError
 from fairserve.engine.wire.request_fields import FieldDemand
 from fairserve.platform.base.errors import InvalidRequestError, RateLimitedError
 from fairserve.platform.base.shared_limit import SharedLimit
-from fairserve.platform.serving.completions.endpoint import ReadRequest
+from fairserve.platform.serving.completions.endpoint import CheckSize, ReadRequest
 from fairserve.platform.serving.completions.requests import (
     CHAT,
-    CheckSize,
     CompletionRequest,
     read_fields,
     read_object,
 )
 from fairserve.platform.serving.completions.tools import check_tool_types
-from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.messages.errors import PATHS
 from fairserve.platform.serving.messages.schemas import CountBody, MessageBody, wrong
@@ -88,8 +86,6 @@ class TokenCounts:
             self._running[app] -= 1
             if not self._running[app]:
                 del self._running[app]
-        if isinstance(counted, Rejection):
-            raise counted.error
         return len(counted.token_ids)
 
 

@@ -18,7 +18,7 @@ import orjson
 from fairserve.engine.wire.base import WorkerChunk
 from fairserve.platform.base.errors import FairServeError, WorkerFailedError
 from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.requests import CompletionCall
+from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.messages.errors import error_body
 
 ID_PREFIX = "msg_"
@@ -40,11 +40,11 @@ class MessageWriter:
 
     keep_alive = b'event: ping\ndata: {"type":"ping"}\n\n'
 
-    def __init__(self, call: CompletionCall, *, show_thinking: bool = True) -> None:
+    def __init__(self, checked: CheckedCall, *, show_thinking: bool = True) -> None:
         """Without ``show_thinking`` the answer has no blocks with thinking."""
-        self._id = ID_PREFIX + call.checked.call_id
-        self._model = call.checked.answer_name
-        self._prompt_tokens = call.checked.call.prompt_tokens
+        self._id = ID_PREFIX + checked.call_id
+        self._model = checked.answer_name
+        self._prompt_tokens = checked.call.prompt_tokens
         self._show_thinking = show_thinking
         self._blocks = 0
         """Number of blocks that have started."""

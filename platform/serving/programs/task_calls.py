@@ -25,7 +25,6 @@ from fairserve.platform.serving.completions.requests import (
     read_fields,
 )
 from fairserve.platform.serving.completions.running_call import RunningCall
-from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.request import DeclaredWork
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.programs.repository import ProgramKey
@@ -82,10 +81,7 @@ class TaskCalls:
         checked = await self._decisions.check(
             request.call_request(owner.principal, identity=identity, declared=declared)
         )
-        if isinstance(checked, Rejection):
-            raise checked.error
-        call = request.call(checked)
-        running = RunningCall(call, None, time.monotonic())
+        running = RunningCall(request, checked, None, time.monotonic())
         await Relay(
             running, self._decisions, self._workers.get, on_content=self._on_content
         ).carry()

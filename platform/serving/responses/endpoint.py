@@ -17,8 +17,8 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.responses import StoredResponse
 from fairserve.platform.serving.bodies import BodyReservation
-from fairserve.platform.serving.completions.endpoint import ReadRequest
-from fairserve.platform.serving.completions.requests import CheckSize, CompletionCall
+from fairserve.platform.serving.completions.endpoint import CheckSize, ReadRequest
+from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.responses.items import Item, read_items, with_ids
@@ -84,7 +84,7 @@ class ResponsesEndpoint:
                 continued_user=continued.user,
             )
 
-        return ReadRequest(request, lambda call: self._new_writer(call, chat), adapt)
+        return ReadRequest(request, lambda checked: self._new_writer(checked, chat), adapt)
 
     async def _continued(self, app: ResponseKey, own: list[Item], require_size: Any) -> Continued:
         previous, conversation = self._body.previous_response_id, self._body.conversation_id
@@ -119,28 +119,28 @@ class ResponsesEndpoint:
 
     # --- the answer -------------------------------------------------------------------------------
 
-    def _new_writer(self, call: CompletionCall, chat: ResponsesChatFields) -> ResponseWriter:
-        if self._conversation_user not in (None, call.checked.call.user):
+    def _new_writer(self, checked: CheckedCall, chat: ResponsesChatFields) -> ResponseWriter:
+        if self._conversation_user not in (None, checked.call.user):
             raise NotFoundError(
                 "conversation: there is no such conversation for this user", param="conversation"
             )
-        self.items = with_ids(self.items, call.checked.record_id)
+        self.items = with_ids(self.items, checked.record_id)
         kept = self._stored or self._body.conversation_id is not None
         self.writer = ResponseWriter(
-            call, self._body, chat, self._store_end if kept else None, stored=self._stored
+            checked, self._body, chat, self._store_end if kept else None, stored=self._stored
         )
         return self.writer
 
-    def row(self, call: CompletionCall, response: dict[str, Any]) -> StoredResponse:
+    def row(self, checked: CheckedCall, response: dict[str, Any]) -> StoredResponse:
         """Return the row of a response."""
-        core = call.checked.call
+        core = checked.call
         return StoredResponse(
             tenant_id=core.tenant,
             app_id=core.app,
             id=response["id"],
             user_id=core.user,
-            run_id=call.checked.run_id,
-            call_id=call.checked.call_id,
+            run_id=checked.run_id,
+            call_id=checked.call_id,
             previous_id=self._body.previous_response_id,
             conversation_id=self._body.conversation_id,
             status=response["status"],
@@ -149,8 +149,8 @@ class ResponsesEndpoint:
             response=response,
         )
 
-    async def _store_end(self, call: CompletionCall, response: dict[str, Any]) -> bool:
-        row = self.row(call, response)
+    async def _store_end(self, checked: CheckedCall, response: dict[str, Any]) -> bool:
+        row = self.row(checked, response)
         if self._body.background:
             return await self._store.end(row)
         try:

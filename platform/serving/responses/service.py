@@ -141,7 +141,7 @@ class Responses:
         running = await self._stop(key)
         if running is not None:
             cancelled = running.writer.response("cancelled")
-            if await self._store.end(running.endpoint.row(running.writer.call, cancelled)):
+            if await self._store.end(running.endpoint.row(running.writer.checked, cancelled)):
                 return cancelled
             row = await self._store.find(key)
         response = self._now(row)
@@ -183,7 +183,7 @@ class Responses:
             writer = endpoint.writer
             assert writer is not None, "the call is checked"
             queued = writer.response("queued")
-            if not await self._store.insert(endpoint.row(writer.call, queued)):
+            if not await self._store.insert(endpoint.row(writer.checked, queued)):
                 raise ConflictError("the app or the user of the response was deleted")
         except BaseException:
             self._release_place(key)
@@ -197,7 +197,7 @@ class Responses:
             running.task.add_done_callback(lambda _: reservation.release())
         if body.stream:
             return self._completions.following(running.buffer, replayed=False)
-        more = self._decisions.headers(writer.call.checked)
+        more = self._decisions.headers(writer.checked)
         return Response(orjson.dumps(queued), headers=more, media_type=JSON)
 
     async def _run(self, running: _InBackground, producer: Producer) -> None:
@@ -225,7 +225,7 @@ class Responses:
         writer = running.writer
         failed = writer.failed(error)
         with contextlib.suppress(UnavailableError):
-            await self._store.end(running.endpoint.row(writer.call, failed))
+            await self._store.end(running.endpoint.row(writer.checked, failed))
 
     async def _stop(self, key: ResponseKey) -> _InBackground | None:
         """Cancel a response that runs, wait for its end and return it; None if it does not run."""

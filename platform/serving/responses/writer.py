@@ -16,14 +16,14 @@ from fairserve.engine.wire.base import WorkerChunk
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.sse import KEEP_ALIVE
+from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.responses.output import Event, ResponseOutput
 from fairserve.platform.serving.responses.schemas import ResponseBody
 from fairserve.platform.serving.responses.translate import ResponsesChatFields
 
 Response = dict[str, Any]
-Store = Callable[[CompletionCall, Response], Awaitable[bool]]
+Store = Callable[[CheckedCall, Response], Awaitable[bool]]
 """Stores a response; returns whether it is stored."""
 
 
@@ -34,20 +34,20 @@ class ResponseWriter:
 
     def __init__(
         self,
-        call: CompletionCall,
+        checked: CheckedCall,
         body: ResponseBody,
         chat: ResponsesChatFields,
         store: Store | None,
         *,
         stored: bool,
     ) -> None:
-        self.call = call
+        self.checked = checked
         self._chat = chat
         self._store = store
         self._background = bool(body.background)
-        self._output = ResponseOutput(call.checked.record_id)
+        self._output = ResponseOutput(checked.record_id)
         self._number = 0
-        self._head = _head(call, body, stored=stored)
+        self._head = _head(checked, body, stored=stored)
         self.started = False
         self.error: FairServeError | None = None
         """Error that ended the call."""
@@ -120,7 +120,7 @@ class ResponseWriter:
             response["incomplete_details"] = {"reason": reason}
         else:
             response["completed_at"] = int(utc_s())
-        if self._store is not None and not await self._store(self.call, response):
+        if self._store is not None and not await self._store(self.checked, response):
             response["store"] = False
         return response
 
@@ -136,7 +136,7 @@ def failure(error: FairServeError) -> dict[str, str]:
     return {"code": codes.get(error.status, "server_error"), "message": error.message}
 
 
-def _head(call: CompletionCall, body: ResponseBody, *, stored: bool) -> Response:
+def _head(checked: CheckedCall, body: ResponseBody, *, stored: bool) -> Response:
     """Return the fields that do not change, and those of the end while they are unknown."""
     text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
     reasoning = body.reasoning.effort if body.reasoning else None
@@ -147,7 +147,7 @@ def _head(call: CompletionCall, body: ResponseBody, *, stored: bool) -> Response
     choice = body.tool_choice or "auto"
     conversation = body.conversation_id
     return {
-        "id": response_id(call.checked.record_id),
+        "id": response_id(checked.record_id),
         "object": "response",
         "created_at": int(utc_s()),
         "status": "in_progress",
@@ -157,7 +157,7 @@ def _head(call: CompletionCall, body: ResponseBody, *, stored: bool) -> Response
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,
-        "model": call.checked.answer_name,
+        "model": checked.answer_name,
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,

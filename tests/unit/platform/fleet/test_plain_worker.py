@@ -12,13 +12,14 @@ from until import until
 
 from fairserve.engine.wire.client import worker_session
 from fairserve.interactions.call import Call
+from fairserve.platform.control.messages import Submit
 from fairserve.platform.control.service import ControlService
 from fairserve.platform.fleet.models import ServedModel
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.platform.serving.completions.openai_endpoint import OpenAIWriter
 from fairserve.platform.serving.completions.relay import Relay
-from fairserve.platform.serving.completions.requests import CompletionCall
+from fairserve.platform.serving.completions.requests import CHAT, read_fields
 from fairserve.platform.serving.completions.running_call import RunningCall
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.service import DecisionService
@@ -28,7 +29,7 @@ PROMPT_TOKENS = 64
 
 
 def completion(number, user, word):
-    """Return a call of its own run, with a prompt that no other one shares."""
+    """Return a request and its call, of a run of its own, with a prompt that no other one shares."""
     name = f"{user}-{number}"
     first = number * 1000 + (500_000 if user == "light" else 0)
     tokens = np.arange(first, first + PROMPT_TOKENS, dtype=np.uint32)
@@ -48,10 +49,9 @@ def completion(number, user, word):
         pool="m",
     )
     model = ServedModel(("m",), "m", 100, reader=None)
-    checked = CheckedCall(call, call.call_id, name, model, "m")
+    checked = CheckedCall(Submit(call, call.call_id), name, model, "m")
     messages = [{"role": "user", "content": f"{word} {name}"}]
-    body = {"model": "m", "messages": messages}
-    return CompletionCall("/v1/chat/completions", checked, body, stream=True)
+    return read_fields(CHAT, {"model": "m", "messages": messages, "stream": True}), checked
 
 
 class Journal(MemoryJournal):
@@ -88,8 +88,9 @@ class World:
 
     async def call(self, number, user, word="ok"):
         decisions = DecisionService(None, self.control, models=None)
-        call = completion(number, user, word)
-        running = RunningCall(call, OpenAIWriter(call), time.monotonic())
+        request, checked = completion(number, user, word)
+        writer = OpenAIWriter(request, checked)
+        running = RunningCall(request, checked, writer, time.monotonic())
         written = Written()
         await Relay(running, decisions, self.pool.get, written).carry()
         return written.body

@@ -17,11 +17,11 @@ from fairserve.engine.wire.local_queue import LocalQueue
 from fairserve.engine.wire.queued_client import QueuedClient
 from fairserve.interactions.call import Call
 from fairserve.platform.base.errors import FairServeError
-from fairserve.platform.control.messages import Cancel, Grant
+from fairserve.platform.control.messages import Cancel, Grant, Submit
 from fairserve.platform.fleet.models import ServedModel
 from fairserve.platform.serving.completions.openai_endpoint import OpenAIWriter
 from fairserve.platform.serving.completions.relay import Relay
-from fairserve.platform.serving.completions.requests import CompletionCall
+from fairserve.platform.serving.completions.requests import CHAT, read_fields
 from fairserve.platform.serving.completions.running_call import RunningCall
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.service import DecisionService
@@ -130,9 +130,10 @@ class Reader:
 def relay(control, workers, reader=None, *, stream=True, **more):
     call = Call("call", "t", "app", "u", "app/run", "m", 4, 0, 20, token_ids=np.zeros(4, np.uint32))
     model = ServedModel(("m",), "m", 100, reader=None)
-    checked = CheckedCall(call, "row", "call", model, "m")
-    completion = CompletionCall("/v1/chat/completions", checked, body={}, stream=stream)
-    running = RunningCall(completion, OpenAIWriter(completion), 0.0)
+    checked = CheckedCall(Submit(call, "row"), "call", model, "m")
+    messages = [{"role": "user", "content": "ok"}]
+    request = read_fields(CHAT, {"model": "m", "messages": messages, "stream": stream})
+    running = RunningCall(request, checked, OpenAIWriter(request, checked), 0.0)
     decisions = DecisionService(None, control, models=None)
     return Relay(running, decisions, workers.get, reader, **more)
 

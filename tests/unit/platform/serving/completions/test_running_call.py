@@ -1,6 +1,7 @@
 """One call without I/O: its steps, what is retried, and exactly one report of its end."""
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,10 +17,10 @@ from fairserve.engine.wire.base import (
 )
 from fairserve.interactions.call import NO_USAGE, Call
 from fairserve.platform.base.errors import WorkerFailedError
-from fairserve.platform.control.messages import Cancel, Grant
+from fairserve.platform.control.messages import Cancel, Grant, Submit
 from fairserve.platform.fleet.models import ServedModel
 from fairserve.platform.serving.completions.openai_endpoint import OpenAIWriter
-from fairserve.platform.serving.completions.requests import CompletionCall
+from fairserve.platform.serving.completions.requests import CHAT, read_fields
 from fairserve.platform.serving.completions.running_call import TRANSITIONS, RunningCall
 from fairserve.platform.serving.decision.check import CheckedCall
 
@@ -42,9 +43,10 @@ def running(*, stream=True, conversation=None, max_tokens=20):
         "call", "t", "app", "u", "app/run", "m", 4, 0, max_tokens, token_ids=np.zeros(4, np.uint32)
     )
     model = ServedModel(("m",), "m", 100, reader=None)
-    checked = CheckedCall(call, "row", "call", model, "m", conversation=conversation)
-    completion = CompletionCall("/v1/chat/completions", checked, body={}, stream=stream)
-    return RunningCall(completion, OpenAIWriter(completion), 0.0)
+    checked = CheckedCall(Submit(call, "row"), "call", model, "m", conversation=conversation)
+    messages = [{"role": "user", "content": "ok"}]
+    request = read_fields(CHAT, {"model": "m", "messages": messages, "stream": stream})
+    return RunningCall(request, checked, OpenAIWriter(request, checked), 0.0)
 
 
 def grant(worker="w1"):
@@ -223,8 +225,8 @@ def test_an_answer_that_cannot_be_written_has_failed(error, text):
 
 
 def test_an_unread_answer_counts_as_expected():
-    call = sent()
-    call.call.checked.call.expected_output_tokens = 7
+    call = running()
+    call.granted(replace(grant(), expected_output_tokens=7))
     call.received([], 1.0)
     release = call.unread()
     assert (release.outcome, release.usage.output_tokens) == ("completed", 7)

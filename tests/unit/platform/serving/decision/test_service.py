@@ -1,4 +1,4 @@
-"""The decision service turns requests into grants or rejections, over a scripted control."""
+"""The decision service turns requests into grants or errors, over a scripted control."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ import pytest
 from fairserve.platform.base.errors import (
     AuthenticationError,
     ConflictError,
+    FairServeError,
     UnavailableError,
     UnprocessableError,
 )
@@ -15,7 +16,6 @@ from fairserve.platform.control.messages import Grant, RejectCall, RunView
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt
 from fairserve.platform.serving.decision.check import CheckOptions
-from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.tenancy.auth import Principal
@@ -90,11 +90,6 @@ def service(control, authenticator=None, **options):
     return DecisionService(authenticator, control, models, CheckOptions(**options))
 
 
-async def placed(control, **changes):
-    decisions = service(control)
-    return await decisions.place(await decisions.check(request(**changes)))
-
-
 async def test_a_request_is_placed_on_a_worker_with_headers():
     control = Control("w1")
     decisions = service(control)
@@ -128,9 +123,9 @@ class Keys:
     ("header", "status"), [("", 401), ("Basic app", 401), ("Bearer x", 401), ("Bearer tenant", 403)]
 )
 async def test_invalid_keys_are_rejected_by_their_headers(header, status):
-    answer = await service(Control(), Keys()).authenticate({"authorization": header})
-    assert isinstance(answer, Rejection)
-    assert answer.status == status
+    with pytest.raises(FairServeError) as caught:
+        await service(Control(), Keys()).authenticate({"authorization": header})
+    assert caught.value.status == status
 
 
 async def test_a_key_is_looked_up_once():
@@ -142,9 +137,11 @@ async def test_a_key_is_looked_up_once():
     assert keys.asked == 1
 
 
-async def test_an_error_of_control_is_a_rejection():
-    rejection = await placed(Control(UnavailableError("the queue is full")))
-    assert (rejection.status, rejection.error.message) == (503, "the queue is full")
+async def test_an_error_of_control_reaches_the_caller():
+    decisions = service(Control(UnavailableError("the queue is full")))
+    checked = await decisions.check(request())
+    with pytest.raises(UnavailableError, match="the queue is full"):
+        await decisions.place(checked)
 
 
 CONTINUED = {"continued_run": "app/r", "continued_call": "c1", "continued_user": "ann"}
@@ -182,6 +179,6 @@ async def test_a_call_whose_run_ends_before_its_submission_begins_a_new_one():
 async def test_a_named_run_that_has_ended_is_an_error():
     decisions = service(Control(ConflictError("ended", code="interaction_closed"), "w1"))
     checked = await decisions.check(request(headers={"x-interaction-id": "r"}, **CONTINUED))
-    rejection = await decisions.place(checked)
-    assert isinstance(rejection, Rejection)
-    assert rejection.error.code == "interaction_closed"
+    with pytest.raises(ConflictError) as caught:
+        await decisions.place(checked)
+    assert caught.value.code == "interaction_closed"

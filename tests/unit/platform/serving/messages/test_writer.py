@@ -24,7 +24,7 @@ USAGE = {
 
 def writer(**more):
     checked = SimpleNamespace(call_id="c", answer_name="m", call=SimpleNamespace(prompt_tokens=9))
-    return MessageWriter(SimpleNamespace(checked=checked), **more)
+    return MessageWriter(checked, **more)
 
 
 def chunks_of(deltas, end):
