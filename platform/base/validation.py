@@ -88,8 +88,14 @@ def _located(error: Mapping[str, Any], body: Any, tags: Collection[str]) -> Prob
         elif part != "[key]":
             forms.append((len(path), part))
     context = error.get("ctx", {})
-    text, kind = error["msg"], error["type"]
-    return Problem(kind, text, tuple(path), error["input"], context, tuple(forms))
+    return Problem(
+        error["type"], text_of(error), tuple(path), error["input"], context, tuple(forms)
+    )
+
+
+def text_of(error: Mapping[str, Any]) -> str:
+    """Return what one of pydantic's errors says, without the prefix of our own validators' errors."""
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 def _closeness(problems: Sequence[Problem], length: int) -> tuple[bool, bool, list[int]]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, FairServeError, InvalidRequestError
+from fairserve.platform.base.validation import text_of
 from fairserve.platform.db.session import write_session
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -27,7 +28,7 @@ def read(body: type[Body], given: Mapping[str, Any]) -> Body | Wrong:
         return body.model_validate(given)
     except ValidationError as error:
         return dict(
-            _problem(problem["loc"], _words(str(problem["msg"])))
+            _problem(problem["loc"], _words(text_of(problem)))
             for problem in error.errors(include_input=False)
         )
 
@@ -74,6 +75,6 @@ def refused(error: FairServeError) -> Wrong:
 
 
 def _words(text: str) -> str:
-    text = text.removeprefix("Value error, ").partition(", unable")[0]
+    text = text.partition(", unable")[0]
     allowed = text.removeprefix("Input should be ")
     return f"Must be {allowed}." if allowed != text else f"Invalid: {text}."

@@ -9,6 +9,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.base.validation import text_of
 from fairserve.platform.db.schemas import Page
 
 PER_PAGE = 50
@@ -41,7 +42,7 @@ def asked(request: Request, query: type[Query], **forced: Any) -> Query:
     except ValidationError as error:
         problem = error.errors(include_input=False)[0]
         field = ".".join(str(each) for each in problem["loc"])
-        text = str(problem["msg"]).removeprefix("Value error, ")
+        text = text_of(problem)
         raise InvalidRequestError(f"{field}: {text}", param=field) from None
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from fairserve.platform.base.validation import text_of
 from fairserve.platform.db.schemas import Strict
 from fairserve.platform.fleet.fleet import Desired, FleetPart, clashes
 from fairserve.platform.fleet.schemas import (
@@ -212,7 +213,7 @@ def _problem(error: Any) -> str:
         kinds: dict[str, type[Strict]] = {"workers": FileWorkerIn, "models": ModelIn}
         kind = kinds.get(str(depth), FleetFileBody)
         return f"{where}: unknown; allowed: {', '.join(kind.model_fields)}"
-    text = str(error["msg"]).removeprefix("Value error, ")
+    text = text_of(error)
     return f"{where}: {text}" if where else text
 
 

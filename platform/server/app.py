@@ -150,8 +150,7 @@ async def _answer_validation(request: Request, error: Exception) -> Response:
     inner = [{**each, "loc": each["loc"][1:]} for each in errors]
     problem = true_problem(inner, error.body if errors[0]["loc"][0] == "body" else None)
     field = ".".join(map(str, problem.path))
-    text = problem.text.removeprefix("Value error, ")
-    context = problem.context
+    text, context = problem.text, problem.context
     if isinstance(cause := context.get("error"), FieldError):
         param = f"{field}.{cause.field}" if field else cause.field
         return _answer(request, InvalidRequestError(text, param=param))

@@ -18,6 +18,7 @@ from pydantic_settings import EnvSettingsSource
 
 from fairserve.platform.base.config_file import FLEET, ConfigFile, ConfigFileError, read_config
 from fairserve.platform.base.option_pairs import parse_options
+from fairserve.platform.base.validation import text_of
 from fairserve.platform.server.settings import FIELDS, ROOMS, Settings
 
 Source = Literal["flag", "environment", "file", "default"]
@@ -103,7 +104,7 @@ class Layers:
             yield f"{self.file.at(FLEET)}: fleet: {other} names a fleet file, too; remove one of them"
 
     def _problem(self, error: Any) -> str:
-        message = str(error["msg"]).removeprefix("Value error, ")
+        message = text_of(error)
         place = error["loc"][1:]  # after the room; a problem of several settings has none
         if not place:
             return message

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.base.validation import text_of
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.reporting.exports import interaction_files
@@ -129,5 +130,5 @@ def _query(export: ReportExport, model: type[Query]) -> Query:
     try:
         return model(**export.query, user=export.user_id)
     except ValidationError as error:
-        problem = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        problem = text_of(error.errors()[0])
         raise InvalidRequestError(f"the query is no longer allowed: {problem}") from None

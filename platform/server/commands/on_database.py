@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from fairserve.platform.base.command_line import FAILED, CommandError
 from fairserve.platform.base.errors import FairServeError
+from fairserve.platform.base.validation import text_of
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import connect
 from fairserve.platform.server.settings import Settings
@@ -43,7 +44,7 @@ def opened(
     except ValidationError as error:
         first = error.errors()[0]
         where = f"{first['loc'][0]}: " if first["loc"] else ""
-        raise CommandError(where + str(first["msg"]).removeprefix("Value error, ")) from error
+        raise CommandError(where + text_of(first)) from error
     except (ValueError, schema.SchemaError) as error:
         raise CommandError(str(error)) from error
     except FairServeError as error:

@@ -325,7 +325,6 @@ def invalid(
     problem = true_problem(error.errors(include_url=False), body, tags)
     param, text = problem.field, problem.text
     if problem.kind == "value_error":
-        text = text.removeprefix("Value error, ")
         named, bar, rest = text.partition("|")
         if bar:
             return InvalidRequestError(f"{named}: {rest}", param=named)
