@@ -141,11 +141,19 @@ def worker(options: WorkerOptions) -> int:
 
         loaded = apart(lambda: load_model(options.model, options.dtype, options.device))
         return asyncio.run(_serve(options, loaded, scheduler, parent))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("fairserve"):
+            raise
+        return _fail(f"{error.name} is not installed: pip install 'fairserve[torch]'")
     except (ValueError, OSError) as error:
-        print(f"fairserve worker: {error}", file=sys.stderr)
-        # For the parent process: the same start would fail again.
-        print(json.dumps({"event": "failed", "reason": str(error)}), flush=True)
-        return 1
+        return _fail(str(error))
+
+
+def _fail(reason: str) -> int:
+    """Report why the worker cannot start; the parent process then does not start it again."""
+    print(f"fairserve worker: {reason}", file=sys.stderr)
+    print(json.dumps({"event": "failed", "reason": reason}), flush=True)
+    return 1
 
 
 def _kv_tokens(options: WorkerOptions, loaded: LoadedModel) -> int:

@@ -336,6 +336,9 @@ def load_counter(name: str | Path, *, fetch: bool = False, chat: bool = True) ->
         elif not is_here(str(name), *TOKENIZER_FILES):
             raise NoTokenizerError("it is neither a folder nor in the hub's cache on this host")
         with _IMPORTING:
+            os.environ.setdefault(
+                "TRANSFORMERS_NO_ADVISORY_WARNINGS", "1"
+            )  # tokenizers need no torch
             from transformers import AutoTokenizer, PretrainedConfig
 
         tokenizer = AutoTokenizer.from_pretrained(str(name), local_files_only=not fetch)
