@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage
@@ -34,6 +35,7 @@ from fairserve.platform.control.capacity import (
 from fairserve.platform.control.cell_events import (
     CallAnswer,
     CallChange,
+    CallMessage,
     CallStep,
     CellEvent,
     ClockSet,
@@ -46,12 +48,19 @@ from fairserve.platform.control.cell_events import (
     RunBegan,
     RunOver,
     RunRestored,
-    StopCall,
     SystemChanged,
 )
 from fairserve.platform.control.forecast import OutputForecast
 from fairserve.platform.control.live_calls import LiveCalls
-from fairserve.platform.control.messages import Cancel, Grant, Progress, RejectCall, Release, Submit
+from fairserve.platform.control.messages import (
+    Attached,
+    Cancel,
+    Grant,
+    Progress,
+    RejectCall,
+    Release,
+    Submit,
+)
 from fairserve.platform.control.options import ControlOptions
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.control.recorder import CallRecorder
@@ -168,7 +177,7 @@ class Cell:
 
     def _submit(self, message: Submit) -> None:
         live = CallState(
-            call=message.call,
+            call=copy(message.call),
             record_id=message.record_id,
             fingerprint=message.fingerprint,
             submitted_s=self._now_s,
@@ -198,6 +207,8 @@ class Cell:
         with interaction_errors(call):
             arrival = ev.CallArrived(call, live.accepted_at, live.price)
             commands = self.dispatcher.handle(arrival, self._now_s)
+        attached = Attached(call.interaction_id, call.stage, call.run_rule)
+        self.outputs.append(CallMessage(live.record_id, attached))
         first = commands[0] if commands else None
         if isinstance(first, ev.Refuse) and first.call_id == call.call_id:
             self._reject(live, first)
@@ -228,9 +239,7 @@ class Cell:
         call, decision = live.call, rejection.decision
         error = capacity_error(rejection)
         answer: RejectCall | FairServeError = (
-            RejectCall(call.call_id, call.interaction_id, call.stage, decision, rejection.mid_run)
-            if error is None
-            else error
+            RejectCall(call.call_id, decision, rejection.mid_run) if error is None else error
         )
         self.outputs += (row, CallAnswer(live.record_id, answer))
         self._step(live, "rejected", reason=decision.reason)
@@ -330,7 +339,9 @@ class Cell:
             code = "queue_timeout" if outcome == "expired" else "unavailable"
             self._fail(live, message or error, code, retry_after_s)
         else:
-            self.outputs.append(StopCall(live.record_id, Cancel(live.call.call_id, outcome, error)))
+            self.outputs.append(
+                CallMessage(live.record_id, Cancel(live.call.call_id, outcome, error))
+            )
         self._end(live, outcome, error)
 
     def _fail(self, live: CallState, message: str, code: str, retry_after_s: float = 0.0) -> None:
@@ -495,8 +506,6 @@ class Cell:
         self._step(live, "granted")
         grant = Grant(
             call_id=command.call_id,
-            interaction_id=live.call.interaction_id,
-            stage=command.stage,
             worker_id=command.worker_id,
             client_id=command.client_id,
             weight=command.weight,
@@ -518,7 +527,7 @@ class Cell:
             self._record(live, command.outcome, "interaction cancelled")
         else:
             message = Cancel(command.call_id, command.outcome, "its interaction was cancelled")
-            self.outputs.append(StopCall(live.record_id, message))
+            self.outputs.append(CallMessage(live.record_id, message))
 
     def _displaced(self, rejection: ev.Refuse) -> None:
         """Reject a queued call whose place was given to another client's."""

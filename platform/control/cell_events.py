@@ -16,7 +16,15 @@ from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.journal.entries import Kind
-from fairserve.platform.control.messages import Cancel, Grant, Progress, RejectCall, Release, Submit
+from fairserve.platform.control.messages import (
+    Attached,
+    Cancel,
+    Grant,
+    Progress,
+    RejectCall,
+    Release,
+    Submit,
+)
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling.events import CallOutcome, Event
 
@@ -107,11 +115,11 @@ class CallAnswer(NamedTuple):
     answer: Grant | RejectCall | FairServeError
 
 
-class StopCall(NamedTuple):
-    """A granted call must stop."""
+class CallMessage(NamedTuple):
+    """A call has its place in its run, or a granted call must stop."""
 
     record_id: str
-    message: Cancel
+    message: Attached | Cancel
 
 
 CallStep = Literal[
@@ -143,4 +151,4 @@ class RunOver(NamedTuple):
     end: RunEnd
 
 
-Output = JournalRow | CallAnswer | StopCall | CallChange | RunBegan | RunOver
+Output = JournalRow | CallAnswer | CallMessage | CallChange | RunBegan | RunOver

@@ -40,7 +40,10 @@ NO_SOURCE = CallSource()
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """API -> control: queue this call. The API chooses its id and never reuses it."""
+    """API -> control: queue this call. The API chooses its id and never reuses it.
+
+    Control works on a copy of the call: what it finds out is in its answers.
+    """
 
     call: Call
     record_id: str
@@ -53,12 +56,21 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class Attached:
+    """Control -> API: the place of a call in its run, before any other answer."""
+
+    interaction_id: str
+    stage: int
+    run_rule: str
+    """Rule that named the run; "" if the call began an unnamed one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """Control -> API: send this call to this worker now."""
 
     call_id: str
-    interaction_id: str
-    stage: int
+    """Id of the call in control, which differs from the submitted one if that was repeated."""
     worker_id: str
     client_id: str
     """Path of the client for the worker's scheduler; ``weight`` divides its charges there."""
@@ -83,8 +95,6 @@ class RejectCall:
     """Control -> API: answer with a rejection; its ledger row is already in the journal."""
 
     call_id: str
-    interaction_id: str
-    stage: int
     decision: Decision
     mid_run: bool
 
@@ -132,8 +142,9 @@ class Cancel:
     reason: str = ""
 
 
-OnCancel = Callable[[Cancel], None]
-"""Called by control, on the event loop, when a granted call must stop."""
+OnMessage = Callable[[Attached | Cancel], None]
+"""Called by control, on the event loop, with what a call's client gets beside answers: its place in its
+run once, and an order to stop."""
 
 
 # --- records ---------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from fairserve.platform.control.messages import (
     Entitlements,
     Grant,
     LevelView,
-    OnCancel,
+    OnMessage,
     OnRunEvent,
     Progress,
     RejectCall,
@@ -85,15 +85,15 @@ class ControlPort(ControlInbox, Protocol):
     Calls and runs, views, and changes: of settings (:class:`ControlInbox`), workers and the system.
     """
 
-    async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RejectCall:
+    async def submit(self, message: Submit, on_message: OnMessage) -> Grant | RejectCall:
         """Queue a call and wait for its grant.
 
-        Cancelling the task withdraws the call. ``on_cancel`` is called from the event loop if the
-        call must stop after its grant. A call whose client named no run joins the run that its clues
-        name; its ids follow. Raises a FairServeError: 404, 409 or 422 if the call does
-        not fit its run (nothing is recorded then), 503 if it was not granted in time, the queue
-        is full, control is draining, the call cannot be written to the journal, or another server may
-        hold the database.
+        Cancelling the task withdraws the call. ``on_message`` is called from the event loop: with the
+        call's place in its run before the answer, and if it must stop after its grant. A call whose
+        client named no run joins the run that its clues name. Raises a FairServeError: 404, 409 or
+        422 if the call does not fit its run (nothing is recorded then), 503 if it was not granted in
+        time, the queue is full, control is draining, the call cannot be written to the journal, or
+        another server may hold the database.
         """
         ...
 

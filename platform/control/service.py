@@ -32,6 +32,7 @@ from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.cell_events import (
     CallAnswer,
     CallChange,
+    CallMessage,
     CellEvent,
     ClockSet,
     DecodedTokensDue,
@@ -43,7 +44,6 @@ from fairserve.platform.control.cell_events import (
     RunBegan,
     RunOver,
     RunRestored,
-    StopCall,
     SystemChanged,
 )
 from fairserve.platform.control.client_state import client_levels, client_state
@@ -60,7 +60,7 @@ from fairserve.platform.control.messages import (
     Grant,
     LevelView,
     ModelView,
-    OnCancel,
+    OnMessage,
     OnRunEvent,
     Progress,
     RejectCall,
@@ -96,7 +96,7 @@ CLOCK_STEP_S = 0.001
 class _Waiter:
     """The client of a call, from its submission to its end."""
 
-    on_cancel: OnCancel
+    on_message: OnMessage
     turn: asyncio.Future[Grant | RejectCall]
     """Resolved by the next answer; a new one each time the call is requeued."""
     sequence: int | None = None
@@ -223,8 +223,8 @@ class ControlService:
                         self._write(output)
                     case CallAnswer():
                         self._waiters[output.record_id].answer(output.answer)
-                    case StopCall():
-                        self._waiters[output.record_id].on_cancel(output.message)
+                    case CallMessage():
+                        self._waiters[output.record_id].on_message(output.message)
                     case RunBegan():
                         for listener in self._listeners:
                             listener.run_opened(output.tenant)
@@ -359,10 +359,10 @@ class ControlService:
 
     # --- a call -----------------------------------------------------------------------------------
 
-    async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RejectCall:
+    async def submit(self, message: Submit, on_message: OnMessage) -> Grant | RejectCall:
         """See the port."""
         self._require_storage("call")
-        waiter = _Waiter(on_cancel, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(on_message, asyncio.get_running_loop().create_future())
         self._waiters[message.record_id] = waiter
         try:
             self._apply(message)

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.platform.control.journal.journal import JournalUnavailableError
-from fairserve.platform.control.messages import CallRecord, Release, Submit
+from fairserve.platform.control.messages import CallRecord, Cancel, Release, Submit
 from fairserve.platform.control.options import ControlOptions
 from fairserve.platform.control.record import plain_of, record_of
 from fairserve.platform.control.service import ControlService
@@ -72,12 +72,17 @@ class World:
             wall=self.wall,
         )
         self.control.start()
-        self.cancelled = []
+        self.messages = []
+        """Messages to the clients of calls, beside answers."""
         for worker in ("w0", "w1"):
             self.control.post(ev.WorkerJoined(worker, capacity))
 
     def wall(self):
         return 1_000_000.0 + self.now_s
+
+    @property
+    def cancelled(self):
+        return [each for each in self.messages if isinstance(each, Cancel)]
 
     def submit(self, name="c1", *, run="run", user="u", **more):
         values = {
@@ -94,7 +99,7 @@ class World:
         }
         call = Call(call_id=f"app/{run}/{name}", interaction_id=f"app/{run}", user=user, **values)
         message = Submit(call, record_id=f"row-{run}-{name}", **submit)
-        return self.control.submit(message, self.cancelled.append)
+        return self.control.submit(message, self.messages.append)
 
     async def submitted(self, name="c1", *, run="run", **more):
         """Return the task of a submit whose journal entry exists: it is granted or waiting."""

@@ -8,7 +8,7 @@ from copy import copy
 
 from random_events import RandomEvents
 
-from fairserve.interactions.call import TokenUsage, call_from_plain, call_to_plain
+from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control import cell_events as ce
 from fairserve.platform.control.messages import Cancel, Progress, Release, Submit
@@ -103,19 +103,11 @@ class RandomCellEvents(RandomEvents):
 
 
 def outputs_of(cell, event, now_s):
-    """Return the outputs of a cell for its own copy of an event, and the kind of its error."""
-    if isinstance(event, Submit):
-        event = copy_of(event)
+    """Return the outputs of a cell for an event, and the kind of its error."""
     try:
         return cell.apply(event, now_s), None
     except (FairServeError, KeyError, ValueError) as error:
         return cell.outputs, type(error)
-
-
-def copy_of(message):
-    """Return a message with a call of its own: a cell names the run of a call."""
-    call = call_from_plain(call_to_plain(message.call))
-    return Submit(call, message.record_id, message.fingerprint, message.user_agent_retry)
 
 
 def plain(output):

@@ -27,6 +27,7 @@ from fairserve.interactions.tracking.identity import (
 from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
 from fairserve.platform.base.request_facts import from_proxy, name_call
 from fairserve.platform.control.messages import (
+    Attached,
     CallSource,
     Submit,
 )
@@ -75,6 +76,8 @@ class CheckedCall:
     """Chat history of a call whose run or parents may be inferred, or that others may continue."""
     continues: bool = False
     """True if the call follows one that its client did not name, in a run that may have ended."""
+    attached: Attached | None = None
+    """Place of the call in its run, once control has it."""
     prompt_bound: int = MAX_TOKENS
     """Largest count of the prompt by a worker that is believed."""
 
@@ -95,17 +98,17 @@ class CheckedCall:
 
     def begin_new_run(self) -> None:
         """Make the call the root of a new run."""
-        call = self.call
         self.continues = False
-        call.interaction_id = core_run_id(call.app, new_id("run"))
-        call.call_id = core_call_id(call.interaction_id, self.call_id)
-        call.parents = ()
-        call.clues = ()
+        run = core_run_id(self.call.app, new_id("run"))
+        call_id = core_call_id(run, self.call_id)
+        call = replace(self.call, call_id=call_id, interaction_id=run, parents=(), clues=())
+        self.message = replace(self.message, call=call)
 
     @property
     def run_id(self) -> str:
         """Return the id of the run, as the client knows it; control may find it at the submission."""
-        return client_run_id(self.call.app, self.call.interaction_id)
+        run = self.call.interaction_id if self.attached is None else self.attached.interaction_id
+        return client_run_id(self.call.app, run)
 
 
 async def check(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fairserve.interactions.call import Call
 from fairserve.platform.base.money import amount_text
-from fairserve.platform.control.messages import Grant
+from fairserve.platform.control.messages import Attached, Grant
 from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.throttling.base import LimitUse
 
@@ -13,31 +12,31 @@ def call_headers(
     record_id: str,
     run_id: str,
     call_id: str,
-    call: Call,
+    model: str,
+    attached: Attached | None,
     grant: Grant | None,
     queue_s: float | None,
     limits: LimitsInUse,
 ) -> dict[str, str]:
     """Return the headers that are known now: the worker after the grant, the queue time after its start.
 
-    ``record_id`` is the ledger's id of the call.
+    ``record_id`` is the ledger's id of the call, ``model`` its pool, ``attached`` its place in its run.
     """
     headers = {
         "x-request-id": record_id,
         "x-interaction-id": _safe(run_id),
         "x-call-id": _safe(call_id),
     }
-    if call.run_rule:
-        headers["x-fairserve-run-rule"] = call.run_rule
-    stage = call.stage if grant is None else grant.stage
-    if stage:
-        headers["x-fairserve-stage"] = str(stage)
+    if attached is not None:
+        if attached.run_rule:
+            headers["x-fairserve-run-rule"] = attached.run_rule
+        headers["x-fairserve-stage"] = str(attached.stage)
     if grant is not None:
         headers["x-fairserve-worker"] = _safe(grant.worker_id)
         if grant.held:
             headers["x-fairserve-held"] = "true"
-    if call.pool:
-        headers["x-fairserve-model"] = _safe(call.pool)
+    if model:
+        headers["x-fairserve-model"] = _safe(model)
     if queue_s is not None:
         headers["x-fairserve-queue-ms"] = str(round(queue_s * 1000))
     headers |= limit_headers(limits)

@@ -10,10 +10,10 @@ protocol writes in its own format.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fairserve.platform.base.errors import BodyTooLargeError, FairServeError
-from fairserve.platform.control.messages import Grant, OnCancel, RejectCall
+from fairserve.platform.control.messages import Attached, Cancel, Grant, RejectCall
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.prompt import Prompt
@@ -82,14 +82,23 @@ class DecisionService:
             raise model_not_allowed()
         return await count(request, self.models)
 
-    async def place(self, checked: CheckedCall, on_stop: OnCancel = lambda _: None) -> Grant:
+    async def place(
+        self, checked: CheckedCall, on_stop: Callable[[Cancel], None] = lambda _: None
+    ) -> Grant:
         """Submit a call and wait for its worker. Cancelling the task withdraws the call.
 
         ``on_stop`` is called from the event loop when control stops the call: the driver then closes
         the connection to the worker and reports the end.
         """
+
+        def on_message(message: Attached | Cancel) -> None:
+            if isinstance(message, Attached):
+                checked.attached = message
+            else:
+                on_stop(message)
+
         try:
-            answer = await self.control.submit(checked.message, on_stop)
+            answer = await self.control.submit(checked.message, on_message)
         except FairServeError as error:
             if not checked.continues or error.code not in CANNOT_CONTINUE:
                 raise
@@ -112,7 +121,8 @@ class DecisionService:
             checked.record_id,
             checked.run_id,
             checked.call_id,
-            call,
+            call.pool,
+            checked.attached,
             grant,
             queue_s,
             self.control.limits_in_use(call.tenant, call.app, call.user),

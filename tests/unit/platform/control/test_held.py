@@ -21,10 +21,7 @@ async def begun(world):
 
 
 def headers_of(grant):
-    class Call:
-        run_rule, pool, stage = "", "", 1
-
-    return call_headers("row", "run", "c", Call, grant, grant.queue_s, LimitsInUse())
+    return call_headers("row", "run", "c", "", None, grant, grant.queue_s, LimitsInUse())
 
 
 async def test_a_held_call_is_shown_and_marked(full):

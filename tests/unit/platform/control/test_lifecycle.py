@@ -7,7 +7,14 @@ import pytest
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
 from fairserve.platform.base.errors import UnavailableError
-from fairserve.platform.control.messages import Cancel, Grant, Progress, RejectCall, Release
+from fairserve.platform.control.messages import (
+    Attached,
+    Cancel,
+    Grant,
+    Progress,
+    RejectCall,
+    Release,
+)
 from fairserve.scheduling import events as ev
 from fairserve.throttling.base import Limits
 
@@ -15,7 +22,8 @@ from fairserve.throttling.base import Limits
 async def test_a_granted_call_has_one_row(world):
     grant = await world.submit()
     assert isinstance(grant, Grant)
-    assert (grant.stage, grant.worker_id) == (1, "w0")
+    assert grant.worker_id == "w0"
+    assert world.messages == [Attached("app/run", 1, "")]
     world.now_s += 2
     assert world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 32, 3), True))
     world.now_s += 1

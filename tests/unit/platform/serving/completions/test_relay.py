@@ -82,17 +82,17 @@ class Control:
         self.workers = list(workers)
         self.releases, self.reports = [], []
         self.lease, self.lease_s = True, lease_s
-        self.on_cancel = None
+        self.on_message = None
         self.reported = asyncio.Event()
         self.in_file = asyncio.Event()
         self.in_file.set()
 
     def grant(self):
         worker = self.workers.pop(0)
-        return Grant("call", "app/run", 1, worker, "tenant/user", 1.0, 0.0, self.lease_s)
+        return Grant("call", worker, "tenant/user", 1.0, 0.0, self.lease_s)
 
-    async def submit(self, message, on_cancel):
-        self.on_cancel = on_cancel
+    async def submit(self, message, on_message):
+        self.on_message = on_message
         return self.grant()
 
     def progress(self, message):
@@ -255,7 +255,7 @@ async def test_control_stops_a_call_at_its_worker(script):
     workers = {"a": worker, "b": Worker(text(1))}
     carrying = asyncio.create_task(relay(control, workers, Reader()).carry())
     await worker.waiting.wait()
-    control.on_cancel(Cancel("call", "cancelled", "its run was cancelled"))
+    control.on_message(Cancel("call", "cancelled", "its run was cancelled"))
     with pytest.raises(FairServeError, match="its run was cancelled"):
         await carrying
     assert ended(control)[0] == "cancelled", "it is not tried on another worker"
@@ -333,7 +333,7 @@ async def test_a_call_that_ends_while_it_waits_leaves_the_queue(how):
         with pytest.raises(asyncio.CancelledError):
             await carrying
     else:
-        control.on_cancel(Cancel("call", "cancelled", "an operator cancelled the run"))
+        control.on_message(Cancel("call", "cancelled", "an operator cancelled the run"))
         with pytest.raises(FairServeError, match="an operator"):
             await carrying
     assert ended(control)[0] == "cancelled"

@@ -50,7 +50,7 @@ def running(*, stream=True, conversation=None, max_tokens=20):
 
 
 def grant(worker="w1"):
-    return Grant("call", "app/run", 1, worker, "tenant/user", 2.0, 0.0, 60.0)
+    return Grant("call", worker, "tenant/user", 2.0, 0.0, 60.0)
 
 
 def sent(**more):

@@ -12,7 +12,7 @@ from fairserve.throttling.quotas.contracts import BudgetUse, ContractUse
 
 def answer(**fields):
     decision = Decision(admitted=False, **fields)
-    return rejection_error(RejectCall("c", "run", 1, decision, mid_run=False))
+    return rejection_error(RejectCall("c", decision, mid_run=False))
 
 
 def test_retry_is_certain_for_a_users_own_rate_only():

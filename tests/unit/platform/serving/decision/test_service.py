@@ -12,7 +12,7 @@ from fairserve.platform.base.errors import (
     UnavailableError,
     UnprocessableError,
 )
-from fairserve.platform.control.messages import Grant, RejectCall, RunView
+from fairserve.platform.control.messages import Attached, Cancel, Grant, RejectCall, RunView
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt
 from fairserve.platform.serving.decision.check import CheckOptions
@@ -38,7 +38,7 @@ class Control:
         self.submitted = []
         self.releases = []
         self.progress_lease = True
-        self.on_cancel = None
+        self.on_message = None
         self.joined = None
 
     def run_of(self, owner, clues, answer):
@@ -49,14 +49,14 @@ class Control:
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, Decision):
-            return RejectCall(message_id, "run", 1, answer, mid_run=False)
+            return RejectCall(message_id, answer, mid_run=False)
         if answer is None:
             return None
-        return Grant(message_id, "run", 1, answer, "tenant/user", 2.0, 0.0, 60.0)
+        return Grant(message_id, answer, "tenant/user", 2.0, 0.0, 60.0)
 
-    async def submit(self, message, on_cancel):
+    async def submit(self, message, on_message):
         self.submitted.append(message)
-        self.on_cancel = on_cancel
+        self.on_message = on_message
         return self._next(message.call.call_id)
 
     async def release(self, message):
@@ -104,6 +104,21 @@ async def test_a_request_is_placed_on_a_worker_with_headers():
     assert headers["x-fairserve-worker"] == "w1"
     assert headers["x-fairserve-queue-ms"] == "250"
     assert "x-fairserve-worker" not in decisions.headers(checked)
+
+
+async def test_headers_name_the_run_that_control_has_found_before_the_grant():
+    control = Control("w1")
+    decisions = service(control)
+    checked = await decisions.check(request())
+    orders = []
+    await decisions.place(checked, orders.append)
+    assert "x-fairserve-stage" not in decisions.headers(checked)
+    control.on_message(Attached("app/found", 2, "conversation"))
+    headers = decisions.headers(checked)
+    assert (headers["x-interaction-id"], headers["x-fairserve-stage"]) == ("found", "2")
+    assert headers["x-fairserve-run-rule"] == "conversation"
+    control.on_message(stop := Cancel("c"))
+    assert orders == [stop]
 
 
 class Keys:
