@@ -28,6 +28,12 @@ def _one_of_each_dispatcher():
     return list(found.values())
 
 
+def test_a_feeder_that_orders_has_a_queue():
+    """Without a feed window calls are dispatched at once, and nothing is left to order."""
+    queued = {name for name, system in SYSTEMS.items() if system.feed_window is not None}
+    assert {name for name, system in SYSTEMS.items() if system.feeder != "fcfs"} <= queued
+
+
 DISPATCHERS = _one_of_each_dispatcher()
 histories = pytest.mark.parametrize(
     ("calls", "span_s"), [(120, 6.0), pytest.param(800, 40.0, marks=pytest.mark.deep)]

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.throttling.quotas.contracts import Claim, Contracts
+from fairserve.throttling.quotas.contracts import WINDOW_S, Claim, Contracts
 from fairserve.throttling.quotas.periods import parse_duration
 from fairserve.throttling.quotas.price import TokenPrice
 from fairserve.throttling.quotas.quota import Quota
@@ -110,16 +110,16 @@ def test_no_limit_is_exceeded_and_every_sum_is_right(app, own, history):
 
 def check_limits(books, holder, quota):
     calls, now_s = books.of(holder), books.now_s
-    recent = [call for call in calls if call["at"] > now_s - 60]
+    recent = [call for call in calls if call["at"] > now_s - WINDOW_S]
     if quota.rpm_limit is not None:
         assert len(recent) <= quota.rpm_limit
-        counted = [call for call in calls if int(now_s) - int(call["at"]) <= 60]
+        counted = [call for call in calls if int(now_s) - int(call["at"]) <= WINDOW_S]
         use = books.contracts.use([(holder, quota)], now_s, START + now_s).requests
         assert use.used == len(counted)
     if quota.tpm_limit is not None:
         assert sum(call["tokens"] for call in recent) <= quota.tpm_limit
     if quota.tpm_limit is not None:
-        counted = [call["tokens"] for call in calls if int(now_s) - int(call["at"]) <= 60]
+        counted = [call["tokens"] for call in calls if int(now_s) - int(call["at"]) <= WINDOW_S]
         use = books.contracts.use([(holder, quota)], now_s, START + now_s).tokens
         assert use.used == sum(counted)
     live = [c for c in books.live.values() if holder in [h for h, _ in c["holders"]]]
@@ -316,7 +316,7 @@ def test_other_durations_are_rejected_with_the_allowed_ones(text):
 
 @given(histories(st.tuples(st.floats(0, 30), st.integers(0, 9)), 40), st.integers(0, 60))
 def test_a_window_counts_like_a_list_of_times(events, room):
-    window, now_s, log = RateWindow(), 0.0, defaultdict(int)
+    window, now_s, log = RateWindow(60.0), 0.0, defaultdict(int)
     for wait_s, amount in events:
         now_s += wait_s
         window.drop_old(now_s)

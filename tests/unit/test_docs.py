@@ -36,6 +36,15 @@ def test_links_resolve():
     assert not dead
 
 
+def test_links_have_an_end():
+    broken = {
+        str(document.relative_to(ROOT)): texts
+        for document in DOCUMENTS
+        if (texts := re.findall(r"\[[^\]`\n]*\.(?:py|md)\)", document.read_text()))
+    }
+    assert broken == {}
+
+
 def anchors(document):
     """Return the anchors of a document's headings, as GitHub derives them."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -35,6 +35,7 @@ from fairserve.throttling.quotas.quota import Quota, QuotaScope
 from fairserve.throttling.quotas.rate_window import RateWindow
 
 WINDOW_S = 60.0
+"""Window of the rates of quotas, in seconds."""
 PARALLEL_RETRY_S = 1.0
 """Seconds until a retry at the limit of parallel calls, since the end of a call is unpredictable."""
 MAX_ACCOUNTS = 1_000_000
@@ -88,8 +89,8 @@ class ContractUse(NamedTuple):
 class _Meter:
     """Rates and parallel calls of one holder."""
 
-    requests: RateWindow = field(default_factory=RateWindow)
-    tokens: RateWindow = field(default_factory=RateWindow)
+    requests: RateWindow = field(default_factory=lambda: RateWindow(WINDOW_S))
+    tokens: RateWindow = field(default_factory=lambda: RateWindow(WINDOW_S))
     parallel: int = 0
 
 

@@ -1,4 +1,4 @@
-"""Amounts of the last minute in buckets of one second: bounded memory, correctable later.
+"""Amounts of a window in buckets of one second: bounded memory, correctable later.
 
 An amount counts from the start of its second until that second is a whole window old, that is for
 one window up to one second more, so the limit holds in *any* window. Worked timeline, window 60 s:
@@ -17,7 +17,7 @@ class RateWindow:
 
     __slots__ = ("_buckets", "_window_s", "total")
 
-    def __init__(self, window_s: float = 60) -> None:
+    def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._buckets: dict[int, int] = {}
         """Amounts by second, ascending."""

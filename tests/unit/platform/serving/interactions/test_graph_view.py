@@ -1,6 +1,7 @@
 """A run is shown as a graph, and as a picture in which client texts are never markup."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -16,6 +17,7 @@ from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.serving.interactions.drawing import COLOURS, MOST_DRAWN, MOST_EDGES, draw
 from fairserve.platform.serving.interactions.graph_shape import shape_of
 from fairserve.platform.serving.interactions.graph_view import graph_of
+from fairserve.platform.serving.interactions.repository import GRAPH_COLUMNS
 from fairserve.platform.serving.programs.schemas import program_out
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -43,7 +45,9 @@ def row(key, parents=(), *, stage=1, at=0.0, duration_s=1.0, **more):
         "output_tokens": 7,
         "error": "",
     }
-    return LedgerCall(**{**fields, **more})
+    whole = LedgerCall(**{**fields, **more})
+    selected = {column.key: getattr(whole, column.key) for column in GRAPH_COLUMNS}
+    return SimpleNamespace(**selected)
 
 
 def live(name, state="running", parents=(), *, stage=1, at=0.0, call_id=None):
