@@ -19,6 +19,8 @@ from typer import Context, Option, Typer, TyperException
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from fairserve.platform.base.removed_names import REMOVED_SETTINGS
+
 USAGE_ERROR = 2
 FAILED = 1
 
@@ -42,6 +44,12 @@ def _naming(ctx: Context) -> Iterator[None]:
     except TyperException as error:
         if getattr(error, "ctx", None) is None:
             error.ctx = ctx  # type: ignore[attr-defined]
+        flag = getattr(error, "option_name", "")
+        name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+        if name in REMOVED_SETTINGS:
+            removed = CommandError(f"{flag} was removed: {REMOVED_SETTINGS[name]}")
+            removed.ctx = ctx  # type: ignore[attr-defined]
+            raise removed from error
         raise
 
 

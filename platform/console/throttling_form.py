@@ -16,7 +16,11 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from fairserve.interactions.call import LEVELS
 from fairserve.platform.db.base import ID_CHARS
-from fairserve.platform.tenancy.system.parameters import describe, parameters_of, system_config
+from fairserve.platform.tenancy.system.parameters import (
+    describe,
+    public_parameters,
+    system_config,
+)
 from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.platform.tuning.service import Current
 from fairserve.scheduling.system import SystemConfig
@@ -28,8 +32,6 @@ DEFAULT = "default"
 
 _TEXTS: Mapping[str, Sequence[str]] = {"levels": LEVELS}
 """Choices of parameters whose type does not define them."""
-_SIMULATED = {"local.predict": ("oracle", "noisy")}
-"""Choices that need information of a simulator."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 _MAX_CHARS = 100
@@ -38,7 +40,7 @@ _MAX_CHARS = 100
 class ParameterKind(NamedTuple):
     """Kind of input of a field."""
 
-    type: Literal["yes or no", "choice", "whole", "number", "text"]
+    type: Literal["choice", "whole", "number", "text"]
     choices: tuple[str, ...] = ()
     """Options of a selection, including ``none``; empty for free input."""
     nullable: bool = False
@@ -123,14 +125,9 @@ def kind_of(name: str, hint: Any) -> ParameterKind:
         hint = types[0]
     none = ("none",) * nullable
     if get_origin(hint) is Literal:
-        left_out = _SIMULATED.get(name, ())
-        return ParameterKind(
-            "choice", (*(c for c in get_args(hint) if c not in left_out), *none), nullable
-        )
+        return ParameterKind("choice", (*get_args(hint), *none), nullable)
     if name in _TEXTS:
         return ParameterKind("choice", (*_TEXTS[name], *none), nullable)
-    if hint is bool:
-        return ParameterKind("yes or no", ("yes", "no", *none), nullable)
     if hint is int:
         return ParameterKind("whole", nullable=nullable)
     return ParameterKind("number" if hint is float else "text", nullable=nullable)
@@ -142,7 +139,7 @@ def parse(kind: ParameterKind, text: str) -> Any:
     if kind.nullable and text == "none":
         return None
     if kind.choices and text in kind.choices:
-        return text == "yes" if kind.type == "yes or no" else text
+        return text
     if kind.type == "whole" and _WHOLE.fullmatch(text):
         return int(text)
     if kind.type == "number":
@@ -160,8 +157,6 @@ def text_of(value: Any) -> str:
     """Return the text of a value, the inverse of :func:`parse`."""
     if value is None:
         return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, float):
         return repr(value).removesuffix(".0")
     return str(value)
@@ -178,7 +173,7 @@ def parameter_form(
     if len(system) > ID_CHARS:
         raise ValueError(f"the system's name has more than {ID_CHARS} characters")
     stored = current.parameters if system == current.system else {}
-    base = parameters_of(system_config(settings, system, {}))
+    base = public_parameters(system_config(settings, system, {}))
     kinds = {name: kind_of(name, hint) for name, (_, hint) in base.items()}
     holds = describe(settings, system, stored)
     texts = {p.name: text_of(p.value) for p in holds}

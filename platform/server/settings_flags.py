@@ -104,6 +104,9 @@ def _metavar(field: str, name: str) -> str:
 
 def guide() -> str:
     """Return the text of docs/guide/settings.md."""
+    from fairserve.platform.tenancy.system.parameters import PUBLIC, describe
+    from fairserve.platform.tenancy.system.settings import TuningSettings
+
     lines = [
         "# Settings",
         "",
@@ -120,6 +123,19 @@ def guide() -> str:
         lines += ["| setting | flag | environment | default | change | meaning |"]
         lines += ["|---|---|---|---|---|---|"]
         lines += [_row(field) for field in fields]
+    lines += ["", "## Parameters of the system", ""]
+    lines += [
+        "Of throttling, order and placement: `--set NAME=VALUE`, the setting `system_options`, or",
+        "[`PUT /admin/throttling`](operator.md) and the console while the server runs. A system has",
+        "those of its policies. The defaults are those of the system `fairserve`, where it has the parameter.",
+        "",
+        "| parameter | default | unit | meaning |",
+        "|---|---|---|---|",
+    ]
+    own = {each.name: each.default for each in describe(TuningSettings(), "fairserve", {})}
+    for name, (unit, meaning) in PUBLIC.items():
+        default = str(own.get(name, "of the policy")).replace("None", "null")
+        lines.append(f"| `{name}` | {default} | {unit} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 

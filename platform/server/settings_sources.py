@@ -18,13 +18,11 @@ from pydantic_settings import EnvSettingsSource
 
 from fairserve.platform.base.config_file import FLEET, ConfigFile, ConfigFileError, read_config
 from fairserve.platform.base.option_pairs import parse_options
+from fairserve.platform.base.removed_names import REMOVED_SETTINGS
 from fairserve.platform.base.validation import text_of
 from fairserve.platform.server.settings import FIELDS, ROOMS, Settings
 
 Source = Literal["flag", "environment", "file", "default"]
-REMOVED = ("FAIRSERVE_DATA_PLANE", "FAIRSERVE_ENVOY_TLS_CERT")
-"""Variables of the removed data plane Envoy. Other unknown variables have no effect; with these, a
-server that had TLS would then serve plain HTTP on the same address."""
 
 
 class SettingsError(ValueError):
@@ -88,6 +86,8 @@ class Layers:
             where = self.file.at(name)
             if name == "config":
                 yield f"{where}: config: a configuration file cannot name another one"
+            elif name in REMOVED_SETTINGS:
+                yield f"{where}: {name} was removed: {REMOVED_SETTINGS[name]}"
             elif name not in FIELDS:
                 close = get_close_matches(name.replace("-", "_"), [*FIELDS, FLEET], 1)
                 advice = f"; did you mean {close[0]}?" if close else ""
@@ -139,12 +139,11 @@ def settings_from(flags: Mapping[str, Any]) -> Settings:
 
 
 def _removed() -> Iterator[str]:
-    for variable in REMOVED:
-        if os.environ.get(variable, "") not in ("", "embedded"):
-            yield (
-                f"{variable}: the data plane Envoy was removed; remove the variable, and put a proxy in"
-                " front of the server for TLS and HTTP/2 (docs/guide/proxy.md)"
-            )
+    """Yield an error for each variable that a server read before. Other unknown ones have no effect."""
+    for name, instead in REMOVED_SETTINGS.items():
+        variable = f"FAIRSERVE_{name.upper()}"
+        if os.environ.get(variable):
+            yield f"{variable} was removed: {instead}"
 
 
 def _set_in_environment() -> frozenset[str]:

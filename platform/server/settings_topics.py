@@ -13,8 +13,7 @@ _TOPICS = {
     "Most used": "host port data_dir database_url model workers worker_urls system log_level"
     " log_format config",
     "Workers": "fleet_file kv_events worker_kv_events worker_kv_tokens worker_max_batch",
-    "Scheduling and throttling": "system_options local_scheduler overload_high overload_low feed_window"
-    " cache_isolation immunity_factor",
+    "Scheduling and throttling": "system_options cache_isolation",
     "Queue and calls": "max_queue_wait_s max_queued_calls max_tenant_share max_user_share"
     " default_max_tokens keepalive_s client_buffer_bytes client_write_timeout_s lease_s drain_timeout_s",
     "Interactions": "interaction_idle_timeout_s interaction_reopen_grace_s user_openings_per_minute"

@@ -36,6 +36,12 @@ from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.overload.watermarks import OverloadDetector, Watermarks
 
 
+def check_feeder(system: SystemConfig, feeder: Feeder) -> None:
+    """Check that the feeder can hold runs, if the system has room for them. Raises ValueError."""
+    if system.resident_share is not None and not isinstance(feeder, WscFeeder):
+        raise ValueError("resident_share needs the feeder wsc")
+
+
 class ModelPool:
     """State of one pool; only the dispatcher changes it. Raises what its policies raise."""
 
@@ -72,10 +78,9 @@ class ModelPool:
     def _gate_of(self, feeder: Feeder) -> RunGate | None:
         """Return the gate of the system; None if it has none."""
         share, hold_s = self._system.resident_share, self._system.hold_s
-        if share is None:
+        check_feeder(self._system, feeder)
+        if share is None or not isinstance(feeder, WscFeeder):
             return None
-        if not isinstance(feeder, WscFeeder):
-            raise ValueError("resident_share needs the feeder wsc")
         candidates, serving = self.feed.candidates, self.worker_table.serving
         return RunGate(feeder, self._directory, self.locality, candidates, serving, share, hold_s)
 

@@ -47,7 +47,7 @@ def test_a_viewer_signs_in_reads_and_signs_out(visit):
     assert "Viewer" in visit.text()
     assert "anna@example.org" in visit.text()
     assert visit.page.get_by_role("button", name="Apply").count() == 0
-    assert visit.page.get_by_label("feeder.max_bypass").is_disabled()
+    assert visit.page.get_by_label("throttle.user_limit").is_disabled()
     assert not visit.faults()
     (cookie,) = visit.context.cookies()
     assert (cookie["name"], cookie["sameSite"]) == ("fairserve_console", "Strict")

@@ -5,7 +5,7 @@ import re
 
 import httpx
 import pytest
-from console_load import LIMIT, SMALL, Flood
+from console_load import HIGH_WATERMARK, LIMIT, SMALL, Flood
 from page_server import PageServer
 
 HTML = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
@@ -56,7 +56,7 @@ def test_a_flood_appears_with_the_explanation_of_its_rejections(operator, server
     page.locator(rejections).wait_for()
     assert page.locator("img").count() == 0, "names stay text"
     load = page.locator("[data-chart=load]").get_attribute("aria-label")
-    assert float(re.search(r"load (\d+(\.\d+)?)", load)[1]) > SMALL["overload_high"], load
+    assert float(re.search(r"load (\d+(\.\d+)?)", load)[1]) > HIGH_WATERMARK, load
     figure = page.locator("figure", has=page.locator("[data-chart=service]"))
     figure.get_by_text("as a table").click()
     page.get_by_role("columnheader", name=re.compile("eve")).wait_for()

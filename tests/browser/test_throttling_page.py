@@ -6,7 +6,7 @@ from client_pages import call
 
 PAGE = "/console/throttling"
 API = "/admin/throttling"
-BYPASS = "#p-feeder\\.max_bypass"
+USER_LIMIT = "#p-throttle\\.user_limit"
 
 
 @pytest.fixture
@@ -74,24 +74,24 @@ def apply(visit):
 def test_a_limit_is_changed_with_the_keyboard_alone(operator, put, holds, newest):
     put()
     operator.open(PAGE)
-    tab_to(operator, BYPASS)
+    tab_to(operator, USER_LIMIT)
     operator.page.keyboard.press("Control+A")
     operator.page.keyboard.type("7")
     tab_to(operator, "button.main")
     operator.page.keyboard.press("Enter")
     operator.page.wait_for_url("**/throttling?done=throttling")
     assert "are in force" in operator.page.locator(".note").inner_text()
-    assert holds("feeder.max_bypass") == ("fairserve", 7)
-    assert newest()["parameters"] == {"feeder.max_bypass": 7}, "the others stay their defaults"
-    note = operator.page.locator("#p-feeder\\.max_bypass-default").inner_text()
-    assert note == "changed 7; default 16"
+    assert holds("throttle.user_limit") == ("fairserve", 7)
+    assert newest()["parameters"] == {"throttle.user_limit": 7}, "the others stay their defaults"
+    note = operator.page.locator("#p-throttle\\.user_limit-default").inner_text()
+    assert note == "changed 7; default none; “none” (null) is allowed"
 
 
 def test_enter_in_a_field_applies_nothing(operator, put, newest):
     version = put()["version"]
     operator.open(PAGE)
-    operator.page.fill(BYPASS, "9")
-    operator.page.press(BYPASS, "Enter")
+    operator.page.fill(USER_LIMIT, "9")
+    operator.page.press(USER_LIMIT, "Enter")
     operator.page.wait_for_selector("#preview .sentences, #preview .alarm")
     assert newest()["version"] == version
 
@@ -102,21 +102,21 @@ def test_an_invalid_value_is_shown_at_its_field(browser, server, put, newest, sc
     with browser.visit(server.url, scripts=scripts) as visit:
         visit.sign_in(server.admin_key)
         visit.open(PAGE)
-        visit.page.fill(BYPASS, "a few")
+        visit.page.fill(USER_LIMIT, "a few")
         visit.page.fill("#p-resident_share", "2")
-        visit.page.fill("#p-feed_window", "0.25")
+        visit.page.fill("#p-hold_s", "25")
         visit.page.get_by_role("button", name="Preview" if scripts else "Apply").click()
-        visit.page.wait_for_selector(f"{BYPASS}[aria-invalid=true]")
-        text = visit.page.locator("#p-feeder\\.max_bypass-wrong").inner_text()
-        assert text == "“a few” is not allowed; must be a whole number"
-        described = visit.page.get_attribute(BYPASS, "aria-describedby")
-        assert described.startswith("p-feeder.max_bypass-wrong ")
-        assert visit.page.input_value(BYPASS) == "a few"
-        assert visit.page.input_value("#p-feed_window") == "0.25", "the others are kept"
+        visit.page.wait_for_selector(f"{USER_LIMIT}[aria-invalid=true]")
+        text = visit.page.locator("#p-throttle\\.user_limit-wrong").inner_text()
+        assert text == "“a few” is not allowed; must be a whole number, or none"
+        described = visit.page.get_attribute(USER_LIMIT, "aria-describedby")
+        assert described.startswith("p-throttle.user_limit-wrong ")
+        assert visit.page.input_value(USER_LIMIT) == "a few"
+        assert visit.page.input_value("#p-hold_s") == "25", "the others are kept"
         if scripts:
             assert not visit.faults()
-            visit.page.wait_for_selector(f"{BYPASS}:focus")
-        visit.page.fill(BYPASS, "5")
+            visit.page.wait_for_selector(f"{USER_LIMIT}:focus")
+        visit.page.fill(USER_LIMIT, "5")
         apply(visit)
         visit.page.wait_for_selector("#p-resident_share[aria-invalid=true]")
         wrong = visit.page.locator("#p-resident_share-wrong").inner_text()
@@ -127,43 +127,43 @@ def test_an_invalid_value_is_shown_at_its_field(browser, server, put, newest, sc
         apply(visit)
         visit.page.wait_for_url("**/throttling?done=throttling")
         assert newest()["parameters"] == {
-            "feed_window": 0.25,
+            "hold_s": 25.0,
             "resident_share": None,
-            "feeder.max_bypass": 5,
+            "throttle.user_limit": 5,
         }
 
 
 def test_two_operators_do_not_overwrite_each_other(operator, server, put, holds):
     put()
     operator.open(PAGE)
-    operator.page.fill(BYPASS, "3")
-    other = put(feeder__max_bypass=11, immunity_factor=6)["version"]
+    operator.page.fill(USER_LIMIT, "3")
+    other = put(throttle__user_limit=11, immunity_factor=6)["version"]
     apply(operator)
     alert = operator.page.get_by_role("alert").inner_text()
     assert "the settings were changed by somebody else" in alert
     assert f"Version {other} is in force, stored by {server.admin_key[:12]}" in alert
-    assert "feeder.max_bypass default → 11" in alert
+    assert "throttle.user_limit default → 11" in alert
     assert "immunity_factor default → 6" in alert
-    assert operator.page.input_value(BYPASS) == "3"
-    assert holds("feeder.max_bypass")[1] == 11
+    assert operator.page.input_value(USER_LIMIT) == "3"
+    assert holds("throttle.user_limit")[1] == 11
     assert not operator.faults()
     apply(operator)
     operator.page.wait_for_url("**/throttling?done=throttling")
-    assert holds("feeder.max_bypass")[1] == 3
+    assert holds("throttle.user_limit")[1] == 3
 
 
 def test_values_set_by_an_operator_are_kept(operator, put, newest):
     put(high_watermark=2.0, immunity_factor=6)
     operator.open(PAGE)
     operator.page.fill("#p-immunity_factor", "2")  # the default of the parameter
-    operator.page.fill("#p-feeder\\.interaction_slack", "inf")
-    operator.page.select_option("#p-feeder\\.locality_gain", "no")
+    operator.page.fill("#p-feeder\\.weight_cap", "4")
+    operator.page.select_option("#p-newcomers", "shared")
     apply(operator)
     operator.page.wait_for_url("**/throttling?done=throttling")
     assert newest()["parameters"] == {
         "high_watermark": 2.0,
-        "feeder.interaction_slack": "inf",
-        "feeder.locality_gain": False,
+        "feeder.weight_cap": 4.0,
+        "newcomers": "shared",
     }
     version = newest()["version"]
     apply(operator)
@@ -176,7 +176,7 @@ def test_another_system_shows_its_own_parameters(operator, put, holds):
     operator.open(PAGE)
     operator.page.select_option("#system", "rpm")
     operator.page.wait_for_selector("#p-throttle\\.limit")
-    assert operator.page.locator(BYPASS).count() == 0
+    assert operator.page.locator(USER_LIMIT).count() == 0
     operator.page.fill("#rpm", "7")
     operator.page.keyboard.press("Enter")
     operator.page.wait_for_selector("#settings >> text=Throttle: rpm")
@@ -197,32 +197,32 @@ def test_another_system_shows_its_own_parameters(operator, put, holds):
 
 
 def test_the_history_shows_changes_with_authors_and_reverts(operator, server, put, holds):
-    put(feeder__max_bypass=4, resident_share=0.5)
-    wanted = put(feeder__max_bypass=5)["version"]
-    put(feeder__max_bypass=6)
+    put(throttle__user_limit=4, resident_share=0.5)
+    wanted = put(throttle__user_limit=5)["version"]
+    put(throttle__user_limit=6)
     operator.open(PAGE)
     row = operator.page.locator(f"#version-{wanted}")
     text = row.inner_text()
     assert server.admin_key[:12] in text
-    assert "feeder.max_bypass 4 → 5" in text
+    assert "throttle.user_limit 4 → 5" in text
     assert "resident_share 0.5 → default" in text
     assert "immunity_factor" not in text
     row.get_by_role("button", name="Revert").click()
     operator.page.wait_for_url("**/throttling?done=reverted")
-    assert holds("feeder.max_bypass") == ("fairserve", 5)
+    assert holds("throttle.user_limit") == ("fairserve", 5)
     newest = operator.page.locator(f"#version-{wanted + 2}").inner_text()
-    assert "feeder.max_bypass 6 → 5" in newest
+    assert "throttle.user_limit 6 → 5" in newest
     assert "in force" in newest
-    put(feeder__max_bypass=8)
+    put(throttle__user_limit=8)
     operator.page.locator(f"#version-{wanted}").get_by_role("button").click()
     operator.page.wait_for_selector("[role=alert]")
-    assert "feeder.max_bypass 5 → 8" in operator.page.get_by_role("alert").inner_text()
-    assert holds("feeder.max_bypass")[1] == 8, "somebody changed it since the page was loaded"
+    assert "throttle.user_limit 5 → 8" in operator.page.get_by_role("alert").inner_text()
+    assert holds("throttle.user_limit")[1] == 8, "somebody changed it since the page was loaded"
 
 
 def test_a_long_history_has_pages(operator, put):
     for number in range(21):
-        put(feeder__max_bypass=100 + number)
+        put(throttle__user_limit=100 + number)
     operator.open(PAGE)
     assert operator.page.locator("#history tbody tr").count() == 20
     operator.page.get_by_role("link", name="Older").click()

@@ -133,7 +133,7 @@ WRONG_SETTINGS = [
     ({"system": "nothing"}, "system"),
     ({"system": "rpm-0"}, "system"),
     ({"system": "fairserve", "parameters": {"nothing": 1}}, "parameters"),
-    ({"system": "fairserve", "parameters": {"feeder.max_bypass": "x"}}, "parameters"),
+    ({"system": "fairserve", "parameters": {"throttle.user_limit": "x"}}, "parameters"),
     ({"system": "fairserve", "parameters": {"low_watermark": 9}}, "parameters"),
     ({"system": "fcfs", "parameters": {"feeder.x": ["a"]}}, "parameters.feeder.x"),
     ({"system": "fcfs", "parameters": {"feeder.x": "a" * 101}}, "parameters.feeder.x"),

@@ -24,25 +24,25 @@ def test_server_settings_apply_until_changed(management):
     found = management.call(management.admin, "GET", PATH)
     assert (found["version"], found["system"], found["author"]) == (0, "fairserve", None)
     assert (found["throttle"], found["feeder"], found["router"]) == ("oit", "wsc", "cache_aware")
-    window = parameters(found)["feed_window"]
-    assert (window["value"], window["default"]) == (0.03, 0.03)
+    share = parameters(found)["resident_share"]
+    assert (share["value"], share["default"]) == (0.9, 0.9)
     for item in found["parameters"]:
         assert item["description"]
     assert management.call(management.admin, "GET", f"{PATH}/history")["total"] == 0
 
 
 def test_a_change_is_versioned_audited_and_applied(management):
-    change = {"system": "fairserve", "parameters": {"feeder.locality_slack": 2, "feed_window": 0.1}}
+    change = {"system": "fairserve", "parameters": {"feeder.weight_cap": 2, "resident_share": 0.5}}
     found = management.call(management.admin, "PUT", PATH, change)
     assert (found["version"], found["after_worker_restart"]) == (1, [])
-    assert parameters(found)["feeder.locality_slack"]["value"] == 2
-    assert parameters(found)["feeder.locality_slack"]["default"] == 8
+    assert parameters(found)["feeder.weight_cap"]["value"] == 2
+    assert parameters(found)["feeder.weight_cap"]["default"] == "inf"
     ((system, options),) = management.control.applied
     assert system == "fairserve"
-    assert SYSTEMS[system].with_options(options).feed_window == 0.1
+    assert SYSTEMS[system].with_options(options).resident_share == 0.5
     found = management.call(management.admin, "PUT", PATH, {"system": "rpm-7"})
     assert (found["version"], parameters(found)["throttle.limit"]["value"]) == (2, 7)
-    assert "feeder.locality_slack" not in parameters(found)
+    assert "feeder.weight_cap" not in parameters(found)
     read = management.call(management.admin, "GET", PATH)
     assert read == {name: found[name] for name in read}
     history = management.call(management.admin, "GET", f"{PATH}/history")
@@ -62,10 +62,10 @@ def test_a_change_is_versioned_audited_and_applied(management):
 
 
 def test_infinity_survives_json(management):
-    change = {"system": "fairserve", "parameters": {"feeder.interaction_slack": "inf"}}
+    change = {"system": "fairserve", "parameters": {"feeder.weight_cap": "inf"}}
     found = management.call(management.admin, "PUT", PATH, change)
-    assert parameters(found)["feeder.interaction_slack"]["value"] == "inf"
-    assert management.control.applied[0][1]["feeder.interaction_slack"] == float("inf")
+    assert parameters(found)["feeder.weight_cap"]["value"] == "inf"
+    assert management.control.applied[0][1]["feeder.weight_cap"] == float("inf")
 
 
 WRONG_CHANGES = [
@@ -73,13 +73,14 @@ WRONG_CHANGES = [
     ({"system": "rpm-0"}, 400, "system"),
     ({"system": "fairserve", "parameters": {"nothing": 1}}, 400, "parameters"),
     ({"system": "fairserve", "parameters": {"feeder.nothing": 1}}, 400, "parameters"),
-    ({"system": "fcfs", "parameters": {"feeder.max_bypass": 1}}, 400, "parameters"),
-    ({"system": "fairserve", "parameters": {"feeder.max_bypass": "x"}}, 400, "parameters"),
-    ({"system": "fairserve", "parameters": {"feeder.max_bypass": 1.5}}, 400, "parameters"),
-    ({"system": "fairserve", "parameters": {"feeder.max_bypass": -1}}, 400, "parameters"),
-    ({"system": "fairserve", "parameters": {"feeder.max_bypass": True}}, 400, "parameters"),
-    ({"system": "fairserve", "parameters": {"feed_window": 2}}, 400, "parameters"),
-    ({"system": "fairserve", "parameters": {"feed_window": "nan"}}, 400, "parameters"),
+    ({"system": "fcfs", "parameters": {"throttle.window_s": 1}}, 400, "parameters"),
+    ({"system": "fairserve", "parameters": {"feeder.max_bypass": 16}}, 400, "parameters"),
+    ({"system": "fairserve", "parameters": {"throttle.user_limit": "x"}}, 400, "parameters"),
+    ({"system": "fairserve", "parameters": {"throttle.user_limit": 1.5}}, 400, "parameters"),
+    ({"system": "fairserve", "parameters": {"throttle.user_limit": -1}}, 400, "parameters"),
+    ({"system": "fairserve", "parameters": {"throttle.user_limit": True}}, 400, "parameters"),
+    ({"system": "fairserve", "parameters": {"resident_share": 2}}, 400, "parameters"),
+    ({"system": "fairserve", "parameters": {"resident_share": "nan"}}, 400, "parameters"),
     ({"system": "fairserve", "parameters": {"low_watermark": 9}}, 400, "parameters"),
     ({"system": "fcfs", "parameters": {"feeder.x": ["a"]}}, 400, "parameters.feeder.x"),
     ({"system": "fcfs", "parameters": {"feeder.x": "a" * 101}}, 400, "parameters.feeder.x"),
@@ -98,7 +99,7 @@ def test_an_invalid_change_is_rejected_and_changes_nothing(management):
 
 
 def test_settings_that_need_a_worker_restart_are_named(management):
-    change = {"system": "fairserve", "parameters": {"local.quantum": 900, "feed_window": 0.2}}
+    change = {"system": "fairserve", "parameters": {"local.quantum": 900, "resident_share": 0.2}}
     found = management.call(management.admin, "PUT", PATH, change)
     assert found["after_worker_restart"] == ["local.quantum"]
     found = management.call(management.admin, "PUT", PATH, {"system": "fcfs"})

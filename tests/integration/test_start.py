@@ -91,18 +91,6 @@ def test_a_data_folder_that_cannot_be_created(start_error, tmp_path):
     assert "--data-dir" in error
 
 
-@pytest.mark.parametrize("variable", ["FAIRSERVE_DATA_PLANE", "FAIRSERVE_ENVOY_TLS_CERT"])
-def test_variables_of_the_removed_data_plane(start_error, settings, monkeypatch, variable):
-    """A server that had TLS must not serve plain HTTP at the same address."""
-    monkeypatch.setenv(variable, "envoy")
-    assert f"{variable}: the data plane Envoy was removed" in start_error(*serve(settings))
-
-
-def test_the_flag_of_the_removed_data_plane(start_error, settings):
-    error = start_error(*serve(settings, "--data-plane", "envoy"))
-    assert "No such option: --data-plane" in error
-
-
 @pytest.mark.parametrize(
     ("url", "reason"),
     [

@@ -9,7 +9,9 @@ import itertools
 import openai
 from client_pages import call, hold
 
-SMALL = {"kv_blocks": 256, "overload_high": 0.3, "overload_low": 0.2}
+HIGH_WATERMARK = 0.3
+OPTIONS = {"high_watermark": HIGH_WATERMARK, "low_watermark": 0.2}
+SMALL = {"kv_blocks": 256, "system_options": OPTIONS}
 """Settings of a server that is overloaded by a few held calls."""
 WORDS = 100
 """Number of words of a held call: six such calls are an overload."""

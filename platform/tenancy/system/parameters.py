@@ -1,202 +1,104 @@
 """Parameters of a system: value, default, unit and description of each, and checks of changes.
 
-Names are those of ``SystemConfig.with_options``: ``high_watermark``, or ``feeder.max_bypass`` for an
-option of a policy. Types and defaults are read from the policies' option classes, so new options appear
-without a change here; a test requires their descriptions.
+Names are those of ``SystemConfig.with_options``: ``high_watermark``, or ``local.quantum`` for an
+option of a policy. Operators set those in :data:`PUBLIC`; the others are constants of the algorithms,
+which only simulations and benchmarks change. Types and defaults are read from the policies' options.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from fairserve.platform.base.removed_names import LABORATORY_PARAMETER
 from fairserve.platform.tenancy.system.settings import TuningSettings
-from fairserve.scheduling.dispatch.dispatcher import Dispatcher
-from fairserve.scheduling.registry import LOCAL_SCHEDULERS, SYSTEMS
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.dispatch.model_pool import check_feeder
+from fairserve.scheduling.locality.locality import Locality
+from fairserve.scheduling.registry import FEEDERS, LOCAL_SCHEDULERS, ROUTERS, SYSTEMS
 from fairserve.scheduling.system import OWN_OPTIONS, SystemConfig
+from fairserve.throttling.registry import THROTTLES
 
-DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
-    "feed_window": (
-        "share of the KV cache",
-        "Tokens that may be queued at or in transit to a worker; null dispatches calls at once.",
+PUBLIC: Mapping[str, tuple[str, str]] = {
+    "high_watermark": (
+        "demand / KV capacity",
+        "Load at which an overload begins. Lower it to reject new runs sooner and keep queues short.",
     ),
-    "resident_share": (
-        "share of the KV cache",
-        "Room for the prefixes of runs in progress; a run begins once its own fits. null: it begins "
-        "when its call is chosen.",
+    "low_watermark": (
+        "demand / KV capacity",
+        "Load at which an overload ends, at most high_watermark. Change it together with that one.",
     ),
-    "hold_s": (
-        "s",
-        "Time after which a run held for want of room is passed only by what fits beside it; before, "
-        "also by runs that are expected to end sooner.",
-    ),
-    "high_watermark": ("demand / KV capacity", "Load at which an overload begins."),
-    "low_watermark": ("demand / KV capacity", "Load at which an overload ends."),
     "immunity_factor": (
         "longest usual runs",
-        "Multiple of its app's longest usual run, in calls or tokens, beyond which a run is throttled.",
+        "Multiple of its app's longest usual run, in calls or tokens, beyond which a run is throttled. "
+        "Raise it if honest runs differ much in length.",
     ),
-    "immunity_rule": (
-        "",
-        "The longest usual run: the 99th percentile of the app's runs (p99; until 50 are known the "
-        "declared one, at most 100 calls), or the run that its profile expects.",
+    "throttle.window_s": (
+        "s",
+        "Window in which calls are counted against a limit. Shorten it to allow smaller bursts.",
     ),
-    "worker_silence_s": ("s", "Time without a report after which a worker counts as lost."),
-    "background_window": (
-        "share of a worker",
-        "Part of its KV cache and of its slots that calls of batches may hold, counted with max_tokens.",
+    "throttle.limit": (
+        "calls / window",
+        "Common limit of all apps; null: the limit of each app. Set it for one limit for all apps.",
     ),
-    "background_calls": ("calls", "Calls of batches that a worker may have at a time."),
+    "throttle.user_limit": (
+        "calls / window",
+        "Limit of a user in all apps of its tenant together, under overload; null: no such limit. Set "
+        "it if users spread their calls over many apps.",
+    ),
+    "background_calls": (
+        "calls",
+        "Calls of batches that a worker may have at a time. Raise it for workers that run hundreds of "
+        "sequences at once.",
+    ),
     "levels": (
         "",
-        "Levels with shares: user, tenant > user, or tenant > app > user. Tenants may have their own.",
+        "Levels with shares: user, tenant > user, or tenant > app > user. Tenants may have their own. "
+        "Change it if tenants or apps, not users, have agreed shares.",
     ),
     "newcomers": (
         "",
         "Users without a history in an app: own gives each its own share at once, shared gives all such "
-        "users of an app one share together.",
+        "users of an app one share together. Choose shared if anybody can invent users.",
     ),
-    "newcomer_slices": ("typical calls", "Service after which a user counts as having a history."),
-    "newcomer_growth_s": (
+    "resident_share": (
+        "share of the KV cache",
+        "Room for the prefixes of runs in progress; a run begins once its own fits. null: it begins "
+        "when its call is chosen. Lower it if workers evict the prefixes of running agents.",
+    ),
+    "hold_s": (
         "s",
-        "Time in which the number of an app's users with a history grows at most 2.7-fold; 0: no bound.",
+        "Time after which a run held for want of room is passed only by what fits beside it; before, "
+        "also by runs that are expected to end sooner. Shorten it if large runs wait too long.",
     ),
-    "throttle.window_s": ("s", "Window in which calls are counted against a limit."),
-    "throttle.user_limit": (
-        "calls / window",
-        "Limit of a user in all apps of its tenant together, under overload; null: no such limit.",
-    ),
-    "throttle.limit": ("calls / window", "Common limit of all apps; null: the limit of each app."),
-    "throttle.scope": ("", "Subject of the limit: user, app or both."),
-    "throttle.window": ("", "sliding counts the last seconds, fixed restarts at each window."),
-    "feeder.charge": ("", "Time of a call's charge: expected at its selection, finish at its end."),
-    "feeder.currency": (
-        "",
-        "Unit of the counters: slices of the apps' typical calls, or tokens.",
-    ),
-    "feeder.interaction_priority": ("", "Whether calls of runs in progress go first."),
-    "feeder.in_progress": (
-        "",
-        "Definition of a run in progress: run from its first dispatched call to its end, batch only "
-        "while it has a call at a worker.",
-    ),
-    "feeder.interaction_slack": (
-        "typical calls",
-        "Maximum lead over the least served user within which runs in progress go first.",
-    ),
-    "feeder.locality_slack": (
-        "typical calls",
-        "Maximum lead over the least served user within which the best cached prompt goes first.",
-    ),
-    "feeder.locality_gain": (
-        "",
-        "Whether that lead shrinks if the best cached prompt saves little.",
-    ),
-    "feeder.max_bypass": ("calls", "Times that the oldest call may be passed over; 0: no bound."),
-    "feeder.run_order": (
-        "",
-        "Queued call of a run that goes first: critical_path takes the one with the longest path to the "
-        "run's end, if its program declares it; arrival the oldest.",
+    "feeder.gamma": (
+        "per token",
+        "Weight of output tokens; an input token has the weight 1. Raise it if decoding is what the "
+        "workers lack time for.",
     ),
     "feeder.weight_cap": (
         "",
         "Cap of an app's typical call, as a multiple of the median of the tenant's other apps in use; "
-        "inf: no cap.",
+        "inf: no cap. Set it if work should be shared rather than calls.",
     ),
-    "feeder.declared_trust": (
-        "calls",
-        "Typical calls that a tenant may gain by declared profiles that no calls have confirmed; "
-        "inf: no bound.",
-    ),
-    "feeder.cached_weight": (
-        "share",
-        "Charge of a cached prompt token relative to a computed one.",
-    ),
-    "feeder.charge_cached": (
-        "",
-        "Overrides cached_weight: true is 1, false is 0, null is no override.",
-    ),
-    "feeder.normalise": ("", "Unit of cost: an expected call, or an expected interaction."),
-    "feeder.alpha": ("per token", "Weight of input tokens."),
-    "feeder.beta": ("per token", "Weight of system tokens."),
-    "feeder.gamma": ("per token", "Weight of output tokens."),
     "router.quantum": (
         "weighted tokens",
-        "Service that a client gets at a worker per refill; null adapts to the observed prompts.",
+        "Service that a client gets at a worker per refill; null adapts to the observed prompts. "
+        "Lower it for stricter fairness, raise it for more cache hits.",
     ),
-    "router.quantum_prompts": ("prompts", "Mean prompts that this service corresponds to."),
-    "router.level_quantum": (
-        "",
-        "Quantum of a tenant: clients multiplies it by its users with running calls, or equal.",
+    "local.quantum": (
+        "weighted tokens",
+        "Service that a client gets per refill inside a worker. Lower it for stricter fairness, raise "
+        "it for more throughput.",
     ),
-    "router.we": ("per token", "Weight of prompt tokens that are computed."),
-    "router.wq": ("per token", "Weight of output tokens."),
-    "local.quantum": ("weighted tokens", "Service that a client gets per refill inside a worker."),
-    "local.cached_weight": (
-        "share",
-        "Charge of a cached prompt token relative to a computed one.",
-    ),
-    "local.we": ("per token", "Weight of prompt tokens that are computed."),
-    "local.wq": ("per token", "Weight of output tokens."),
-    "local.wp": ("per token", "Weight of prompt tokens."),
-    "local.cost": ("", "Charge of a call: linear, extend (uncached prompt) or profiled."),
-    "local.lift_when_idle": (
-        "",
-        "Whether a client that finds an empty queue is lifted to the counter of the last one to leave.",
-    ),
-    "local.predict": (
-        "",
-        "Predicted output charged at selection: mean of the last five, the app's profile (profile), or "
-        "null.",
-    ),
-    "local.noise": ("share", "Error of the noisy oracle; for simulations."),
-    "local.seed": ("", "Seed of the noisy oracle; for simulations."),
-    "local.remembered_clients": ("clients", "Idle clients whose counters are kept."),
-    "local.when_full": ("", "At a call that does not fit: stop, or skip it."),
-    "feeder.quantum": ("weighted tokens", "Service that a client gets per refill."),
-    "feeder.we": ("per token", "Weight of prompt tokens that are computed."),
-    "feeder.wq": ("per token", "Weight of output tokens."),
-    "feeder.weighted": ("", "Whether users' weights reach the workers' scheduler."),
-    "router.per_client": ("", "Whether each client has its own turns."),
-    "router.max_clients": ("clients", "Clients whose turns are remembered."),
-    "router.match_threshold": (
-        "share",
-        "Cached share of a prompt above which its worker is chosen.",
-    ),
-    "router.balance_abs": (
-        "calls",
-        "Difference of loads that counts as unbalanced; null: none does.",
-    ),
-    "router.balance_rel": ("", "Ratio of loads that counts as unbalanced."),
-    "router.exploit_share": ("share", "Cached share of a prompt above which its worker is chosen."),
-    "router.window_s": ("s", "Time for which a call counts towards a worker's load."),
-    "router.window_calls": ("calls", "Calls that count towards the load at most."),
-    "router.token_s": ("s", "Time per output token before any measurement."),
-    "router.medians_of": ("calls", "Calls of which the time per token is the median."),
-    "router.output_tokens": ("tokens", "Expected output before any observation."),
-    "router.rebalance_after": ("calls / worker", "Calls before the first rebalancing."),
-    "router.rebalance_ratio": ("", "Ratio of loads that is rebalanced; null never is."),
-    "router.eviction": ("", "Whether the tokens that a call would evict count as its cost."),
-    "router.prefill_s": ("s", "Prefill time: constant part."),
-    "router.prefill_token_s": ("s / token", "Prefill time: per computed token."),
-    "router.prefill_context_s": ("s / token", "Prefill time: per token of context."),
-    "router.prefill_product_s": ("s / token^2", "Prefill time: per computed token and context."),
-    "local.refill_when_stuck": (
-        "",
-        "Whether a client out of credit may borrow when no call of those in credit fits.",
-    ),
-    "local.stuck_advance": (
-        "tokens",
-        "Debt in weighted tokens up to which it may borrow; it widens the fairness bounds.",
-    ),
-    "local.max_bypass": ("calls", "Times that a call that does not fit may be passed over."),
 }
-"""Unit and meaning by parameter."""
+"""Unit, and meaning with the reason to change it, of the parameters that operators set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,22 +118,19 @@ def effective_options(
     """Return all options for ``SYSTEMS[system].with_options``: settings, and parameters over them.
 
     The settings' ``system_options`` belong to the settings' own system only. ``"inf"`` stands for
-    infinity, which JSON lacks. Raises ValueError for an unknown system, an unknown parameter or a
-    value of a wrong type.
+    infinity, which JSON lacks. Raises ValueError for an unknown system, a parameter that operators
+    cannot set, or a value of a wrong type.
     """
-    base = _base(settings, system)
-    options: dict[str, Any] = {
-        "high_watermark": settings.overload_high,
-        "low_watermark": settings.overload_low,
-        "immunity_factor": settings.immunity_factor,
-    }
-    if base.feed_window is not None and settings.feed_window is not None:
-        options["feed_window"] = settings.feed_window
+    known = _own_parameters(system)
+    options: dict[str, Any] = {}
     if system == settings.system:
         options |= settings.system_options
     options |= parameters
-    known = parameters_of(base)
-    return {name: _checked(name, value, known) for name, value in options.items()}
+    for name in options:
+        if name in known and name not in PUBLIC:
+            raise ValueError(f"{name}: {LABORATORY_PARAMETER}")
+    public = {name: known[name] for name in PUBLIC if name in known}
+    return {name: _checked(name, value, public) for name, value in options.items()}
 
 
 def system_config(
@@ -241,11 +140,11 @@ def system_config(
 
     Raises ValueError naming the parameter that is unknown or has a value that is not allowed.
     """
-    return with_checked(_base(settings, system), effective_options(settings, system, parameters))
+    return with_checked(_base(system), effective_options(settings, system, parameters))
 
 
 def configured_system(settings: TuningSettings) -> SystemConfig:
-    """Return the system that the settings name, with its options and ``local_scheduler``.
+    """Return the system that the settings name, with its options.
 
     Raises ValueError naming what is unknown, and what is known.
     """
@@ -266,36 +165,52 @@ def with_checked(base: SystemConfig, options: Mapping[str, Any]) -> SystemConfig
 def describe(
     settings: TuningSettings, system: str, parameters: Mapping[str, Any]
 ) -> list[Parameter]:
-    """Return every parameter of a system: the value in force, and the default of the system itself."""
-    defaults = parameters_of(_base(settings, system))
+    """Return the parameters for operators: the value in force, and the default of the system itself."""
+    defaults = _own_parameters(system)
+    values = public_parameters(system_config(settings, system, parameters))
     return [
-        Parameter(name, value, defaults[name][0], *DESCRIPTIONS.get(name, ("", "")))
-        for name, (value, _) in parameters_of(system_config(settings, system, parameters)).items()
+        Parameter(name, value, defaults[name][0], *PUBLIC[name])
+        for name, (value, _) in values.items()
     ]
 
 
-def _base(settings: TuningSettings, system: str) -> SystemConfig:
+def public_parameters(config: SystemConfig) -> dict[str, tuple[Any, Any]]:
+    """Return value and type of the parameters that operators set."""
+    found = parameters_of(config)
+    return {name: found[name] for name in PUBLIC if name in found}
+
+
+def _base(system: str) -> SystemConfig:
     try:
         config: SystemConfig = SYSTEMS[system]
-        if config.simulated_only:
-            raise ValueError(
-                f"system {system!r} needs the true output lengths: it can only be simulated"
-            )
-        if settings.local_scheduler and settings.local_scheduler != config.local:
-            LOCAL_SCHEDULERS[settings.local_scheduler]
-            config = replace(config, local=settings.local_scheduler, local_options={})
     except KeyError as error:
         raise ValueError(str(error.args[0])) from error
+    if config.simulated_only:
+        raise ValueError(
+            f"system {system!r} needs the true output lengths: it can only be simulated"
+        )
     return config
 
 
+@lru_cache(128)
+def _own_parameters(system: str) -> Mapping[str, tuple[Any, Any]]:
+    """Return value and type of every parameter of a system without changes."""
+    return MappingProxyType(parameters_of(_base(system)))
+
+
 def parameters_of(config: SystemConfig) -> dict[str, tuple[Any, Any]]:
-    """Return value and type of every parameter, read from the parts that the configuration builds."""
-    dispatcher = Dispatcher(config)
+    """Return value and type of every parameter, read from the policies of the configuration.
+
+    The policies are built, empty and without a dispatcher: 0.1 ms. Raises ValueError for a value that a
+    policy does not allow.
+    """
+    locality = Locality(0)
+    feeder = FEEDERS[config.feeder](Directory(), locality, **config.feeder_options)
+    check_feeder(config, feeder)
     parts = {
-        "throttle": dispatcher.admission.throttle,
-        "feeder": dispatcher.first.feeder,
-        "router": dispatcher.first.router,
+        "throttle": THROTTLES[config.throttle](**config.throttle_options),
+        "feeder": feeder,
+        "router": ROUTERS[config.router](locality, **config.router_options),
         "local": LOCAL_SCHEDULERS[config.local](**config.local_options),
     }
     hints = _hints(SystemConfig)

@@ -13,7 +13,7 @@ from fairserve import client as agents
 from .test_limits import Client
 
 PATH = "/v1/chat/completions"
-ALWAYS_OVERLOADED = ("--overload-high", "0.0001", "--overload-low", "0.00005")
+ALWAYS_OVERLOADED = ("--set", "high_watermark=0.0001", "--set", "low_watermark=0.00005")
 """Interval that makes overload begin as soon as a call is in progress."""
 
 

@@ -20,7 +20,7 @@ from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.platform.tuning.service import Current
 from fairserve.scheduling.registry import SYSTEMS
 
-WHOLE, NUMBER, SWITCH = ParameterKind("whole"), ParameterKind("number"), kind_of("x", bool)
+WHOLE, NUMBER = ParameterKind("whole"), ParameterKind("number")
 
 
 @pytest.fixture
@@ -40,7 +40,6 @@ def form_of(found, **changes):
 @pytest.mark.parametrize(
     ("hint", "kind"),
     [
-        (bool, ParameterKind("yes or no", ("yes", "no"))),
         (int, WHOLE),
         (float, NUMBER),
         (float | None, ParameterKind("number", (), True)),
@@ -53,10 +52,8 @@ def test_field_kind_follows_from_the_type(hint, kind):
     assert kind_of("x", hint) == kind
 
 
-def test_the_form_offers_levels_but_no_oracles():
+def test_the_form_offers_levels():
     assert "tenant > user" in kind_of("levels", str).choices
-    predict = kind_of("local.predict", Literal["mean", "profile", "oracle", "noisy"] | None)
-    assert predict.choices == ("mean", "profile", "none")
 
 
 @pytest.mark.parametrize(
@@ -69,8 +66,6 @@ def test_the_form_offers_levels_but_no_oracles():
         (NUMBER, "1e-6", 1e-6),
         (NUMBER, "inf", math.inf),
         (NUMBER._replace(nullable=True), "none", None),
-        (SWITCH, "yes", True),
-        (SWITCH, "no", False),
         (kind_of("x", Literal["a"] | None), "none", None),
         (kind_of("x", Literal["a"] | None), "a", "a"),
     ],
@@ -85,7 +80,6 @@ def test_texts_are_parsed_exactly(kind, text, value):
     [
         *((WHOLE, text) for text in ("", "1.5", "1_000", "1,000", "٣", "none", "inf", "9" * 19)),
         *((NUMBER, text) for text in ("", "x", "nan", "-inf", "Infinity", "1,5", "1e999", "0x1")),
-        *((SWITCH, text) for text in ("", "true", "Yes")),
         (kind_of("x", Literal["a"]), "none"),
     ],
 )
@@ -125,28 +119,28 @@ def test_stored_values_are_kept_even_if_equal_to_the_default():
 
 
 def test_server_settings_are_the_default():
-    settings = TuningSettings(overload_high=3.0, system_options={"feeder.max_bypass": 9})
+    settings = TuningSettings(system_options={"high_watermark": 3.0, "feeder.weight_cap": 9.0})
     shown = parameter_form(settings, Current("fairserve", {"immunity_factor": 6}), "fairserve")
     found = fields(shown)
     high = found["high_watermark"]
     assert (high.value, high.default, high.own_default, high.differs) == (3.0, 3.0, 2.0, False)
-    assert found["feeder.max_bypass"].default == 9
+    assert found["feeder.weight_cap"].default == 9
     assert found["immunity_factor"].differs
     assert parameter_form(
         settings, Current("fairserve"), "fairserve", form_of(shown)
     ).parameters == {"immunity_factor": 6.0}
     other = fields(parameter_form(settings, Current("fairserve", {"immunity_factor": 6}), "fs-wi"))
-    assert (other["feeder.max_bypass"].default, other["immunity_factor"].value) == (0, 2.0)
+    assert (other["feeder.weight_cap"].default, other["immunity_factor"].value) == (math.inf, 2.0)
 
 
 def test_an_invalid_text_is_kept_and_its_field_marked(settings):
     current = Current("fairserve")
     form = form_of(
-        parameter_form(settings, current, "fairserve"), feeder__max_bypass="x", resident_share="0.5"
+        parameter_form(settings, current, "fairserve"), feeder__weight_cap="x", resident_share="0.5"
     )
     found = parameter_form(settings, current, "fairserve", form)
     (wrong,) = found.problems
-    assert (wrong.name, wrong.text, wrong.value) == ("feeder.max_bypass", "x", 16)
+    assert (wrong.name, wrong.text, wrong.value) == ("feeder.weight_cap", "x", math.inf)
     assert fields(found)["resident_share"].text == "0.5"
     assert found.parameters == {}
 
@@ -154,15 +148,15 @@ def test_an_invalid_text_is_kept_and_its_field_marked(settings):
 @pytest.mark.parametrize(
     ("chosen", "names"),
     [
-        ({"feeder.max_bypass": -1, "resident_share": 0.5}, {"feeder.max_bypass"}),
+        ({"feeder.weight_cap": -1.0, "resident_share": 0.5}, {"feeder.weight_cap"}),
         ({"low_watermark": 3.0}, {"low_watermark"}),
         ({"low_watermark": 3.0, "high_watermark": 4.0}, set()),
         ({"low_watermark": 5.0, "high_watermark": 4.0}, {"low_watermark", "high_watermark"}),
         (
-            {"low_watermark": 3.0, "high_watermark": 4.0, "feed_window": 2.0},
-            {"feed_window"},
+            {"low_watermark": 3.0, "high_watermark": 4.0, "resident_share": 2.0},
+            {"resident_share"},
         ),
-        ({"feed_window": 2.0, "feeder.alpha": -1.0}, {"feed_window", "feeder.alpha"}),
+        ({"resident_share": 2.0, "feeder.gamma": -1.0}, {"resident_share", "feeder.gamma"}),
     ],
 )
 def test_parameters_with_invalid_values_are_found(settings, chosen, names):
@@ -173,8 +167,8 @@ def test_unknown_systems_and_parameters_are_rejected(settings):
     current = Current("fairserve")
     with pytest.raises(ValueError, match="nothing"):
         parameter_form(settings, current, "nothing")
-    with pytest.raises(ValueError, match=r"has no parameter feeder\.x"):
-        parameter_form(settings, current, "fairserve", {"p.feeder.x": "1"})
+    with pytest.raises(ValueError, match=r"has no parameter feeder\.max_bypass"):
+        parameter_form(settings, current, "fairserve", {"p.feeder.max_bypass": "1"})
     with pytest.raises(ValueError, match="more than"):
         parameter_form(settings, current, "rpm-" + "9" * 200)
     assert parameter_form(settings, current, "rpm-7").fields
@@ -182,10 +176,10 @@ def test_unknown_systems_and_parameters_are_rejected(settings):
 
 def test_a_version_diff_lists_changed_values():
     old = ("fairserve", {"a": 1, "b": 2, "c": "inf"})
-    assert differences(old, ("fairserve", {"a": 1, "b": 3, "d": True})) == [
+    assert differences(old, ("fairserve", {"a": 1, "b": 3, "d": "user"})) == [
         ParameterChange("b", "2", "3"),
         ParameterChange("c", "inf", "default"),
-        ParameterChange("d", "default", "yes"),
+        ParameterChange("d", "default", "user"),
     ]
     assert differences(old, ("rpm-7", {"e": 0.5})) == [
         ParameterChange("system", "fairserve", "rpm-7"),

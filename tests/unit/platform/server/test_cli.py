@@ -88,7 +88,7 @@ def test_version_and_help_are_printed(capsys, laboratory):
         ["serve", "--system", "nothing"],
         ["serve", "--set", "nothing"],
         ["serve", "--set", "nothing=1"],
-        ["serve", "--local-scheduler", "nothing"],
+        ["serve", "--set", "feed_window=0.1"],
         ["db"],
         ["db", "downgrade"],
         ["db", "current", "--database-url", "mysql://u:hunter2@h/d"],
@@ -178,10 +178,10 @@ def test_completion_knows_the_flags_of_a_command(command, monkeypatch, capsys):
 def test_serve_gets_the_settings(monkeypatch, capsys):
     got = []
     monkeypatch.setattr(process, "serve", lambda settings, **_: got.append(settings) or 0)
-    assert cli.main(["serve", "--port", "0", "--set", "feed_window=0.1"]) == 0
+    assert cli.main(["serve", "--port", "0", "--set", "hold_s=9"]) == 0
     (settings,) = got
     assert settings.server.port == 0
-    assert settings.tuning.system_options == {"feed_window": 0.1}
+    assert settings.tuning.system_options == {"hold_s": 9}
 
     def reject(settings, **_):
         raise SchemaError("run `fairserve db upgrade`")

@@ -65,14 +65,14 @@ def test_flag_then_environment_then_file_then_default(write, monkeypatch):
 
 def test_values_have_the_types_of_yaml(write):
     path = write(
-        "worker_urls: [http://a, http://b]\nsystem_options: {feeder.charge: finish}\n"
-        "feed_window: null\nconsole: off\nwebhook_allowed_networks: [10.0.0.0/8]\n"
+        "worker_urls: [http://a, http://b]\nsystem_options: {levels: user}\n"
+        "file_store_url: ''\nconsole: off\nwebhook_allowed_networks: [10.0.0.0/8]\n"
         f"secret_key: {'s' * 40}\n"
     )
     settings = settings_from({"config": path})
     assert settings.fleet.worker_urls == ("http://a", "http://b")
-    assert settings.tuning.system_options == {"feeder.charge": "finish"}
-    assert (settings.tuning.feed_window, settings.console.console) == (None, False)
+    assert settings.tuning.system_options == {"levels": "user"}
+    assert (settings.serving.file_store_url, settings.console.console) == ("", False)
     assert str(settings.background.webhook_allowed_networks[0]) == "10.0.0.0/8"
     assert settings.db.secret_key.get_secret_value() == "s" * 40
     assert settings_from({"config": write("")}).server.config is not None
@@ -153,7 +153,7 @@ database_url: postgresql://u:hunter2@h/d
 redis_url: redis://:hunter2@h/0
 background_jobs: here
 worker_urls: ["http://u:hunter2@w:1"]
-system_options: {{feed_window: 0.1}}
+system_options: {{hold_s: 9}}
 """
 
 

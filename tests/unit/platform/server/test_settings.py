@@ -11,8 +11,10 @@ from typer.main import get_command
 
 from fairserve.platform.background import settings as background_settings
 from fairserve.platform.base.option_pairs import parse_options
+from fairserve.platform.base.removed_names import REMOVED_SETTINGS
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
 from fairserve.platform.db.settings import DbSettings
+from fairserve.platform.server import cli
 from fairserve.platform.server.commands.serve import app
 from fairserve.platform.server.settings import FIELDS as ALL
 from fairserve.platform.server.settings import ROOM_OF, ROOMS, Settings
@@ -23,9 +25,7 @@ from fairserve.platform.server.settings_flags import (
 )
 from fairserve.platform.server.settings_sources import settings_from
 from fairserve.platform.server.settings_topics import TOPICS
-from fairserve.platform.tenancy.system.parameters import configured_system
 from fairserve.platform.tenancy.system.settings import TuningSettings
-from fairserve.scheduling.registry import SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[4]
 SECRET = "s3cret-" + "x" * 40
@@ -58,6 +58,7 @@ def test_every_setting_is_described_and_documented():
     assert text == guide(), (
         "run: python -m fairserve.platform.server.settings_flags > docs/guide/settings.md"
     )
+    text = text.partition("## Parameters of the system")[0]
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     for field in FIELDS:
         assert ALL[field].description, field
@@ -113,15 +114,14 @@ def test_urls_may_have_the_prefix_or_not(monkeypatch, field):
 
 def test_lists_and_options_are_read_from_text(monkeypatch):
     monkeypatch.setenv("FAIRSERVE_WORKER_URLS", "http://a:1/, https://b:2")
-    monkeypatch.setenv("FAIRSERVE_SYSTEM_OPTIONS", "feed_window=0.1,feeder.charge=finish")
+    monkeypatch.setenv("FAIRSERVE_SYSTEM_OPTIONS", "high_watermark=4,router.quantum=null")
     settings = Settings()
     assert settings.fleet.worker_urls == ("http://a:1", "https://b:2")
-    assert settings.tuning.system_options == {"feed_window": 0.1, "feeder.charge": "finish"}
-    assert configured_system(settings.tuning).feeder_options["charge"] == "finish"
-    settings = parse("--set", "feed_window=0.2", "--set", "router.quantum=null")
-    assert settings.tuning.system_options == {"feed_window": 0.2, "router.quantum": None}
-    monkeypatch.setenv("FAIRSERVE_SYSTEM_OPTIONS", json.dumps({"feed_window": 0.3}))
-    assert Settings().tuning.system_options == {"feed_window": 0.3}
+    assert settings.tuning.system_options == {"high_watermark": 4, "router.quantum": None}
+    settings = parse("--set", "high_watermark=3.5", "--set", "levels=user")
+    assert settings.tuning.system_options == {"high_watermark": 3.5, "levels": "user"}
+    monkeypatch.setenv("FAIRSERVE_SYSTEM_OPTIONS", json.dumps({"hold_s": 3}))
+    assert Settings().tuning.system_options == {"hold_s": 3}
 
 
 def test_endpoints_of_kv_events_match_the_urls(monkeypatch):
@@ -143,7 +143,7 @@ def test_invalid_options_are_rejected(pairs):
     [
         ({"port": 70_000}, "port"),
         ({"system_options": "{"}, "system_options"),
-        ({"overload_low": 3}, "overload_low must be at most overload_high"),
+        ({"oidc_issuer": "https://login.example"}, "oidc_issuer needs oidc_client_id"),
         ({"worker_urls": "localhost:1"}, "worker_urls: a worker URL must start with"),
         ({"worker_urls": "http://a,http://a"}, "worker_urls: a worker URL is given twice"),
         ({"worker_kv_events": "tcp://a:1"}, "as many entries as worker_urls"),
@@ -178,55 +178,47 @@ def test_no_two_rooms_have_a_setting_of_the_same_name():
     assert sum(len(part.model_fields) for part in ROOMS.values()) == len(FIELDS)
 
 
+@pytest.mark.parametrize("name", REMOVED_SETTINGS)
+def test_a_removed_setting_is_refused_with_what_replaces_it(name, monkeypatch, tmp_path, capsys):
+    assert name not in ALL
+    instead = REMOVED_SETTINGS[name]
+    monkeypatch.setenv(f"FAIRSERVE_{name.upper()}", "1")
+    with pytest.raises(ValueError, match=f"FAIRSERVE_{name.upper()} was removed: ") as caught:
+        settings_from({})
+    assert caught.value.problems == [f"FAIRSERVE_{name.upper()} was removed: {instead}"]
+    monkeypatch.delenv(f"FAIRSERVE_{name.upper()}")
+    file = tmp_path / "config.yaml"
+    file.write_text(f"{name}: 1\n")
+    with pytest.raises(ValueError, match=f"{file}:1: {name} was removed: ") as caught:
+        settings_from({"config": str(file)})
+    assert caught.value.problems == [f"{file}:1: {name} was removed: {instead}"]
+    flag = f"--{name.replace('_', '-')}"
+    for given in (flag, flag.replace("--", "--no-")):
+        assert cli.main(["serve", given, "1"]) == 2
+        error = f"fairserve serve: {given} was removed: {instead}\n"
+        assert capsys.readouterr().err == error
+
+
 def test_a_room_reads_its_own_variables(monkeypatch):
-    monkeypatch.setenv("FAIRSERVE_OVERLOAD_HIGH", "5")
+    monkeypatch.setenv("FAIRSERVE_SYSTEM", "fcfs")
     monkeypatch.setenv("FAIRSERVE_PORT", "none of its own")
-    assert TuningSettings().overload_high == 5
+    assert TuningSettings().system == "fcfs"
 
 
 def test_all_invalid_settings_are_reported_together():
-    with pytest.raises(
-        ValueError, match=r"port: .*; secret_key: .*; overload_low must be at most"
-    ) as caught:
-        settings_from({"overload_low": 3, "secret_key": "short", "port": "x"})
+    wrong = {"oidc_issuer": "https://login.example", "secret_key": "short", "port": "x"}
+    with pytest.raises(ValueError, match=r"port: .*; secret_key: .*; oidc_issuer needs") as caught:
+        settings_from(wrong)
     assert "short" not in str(caught.value)
 
 
 def test_a_changed_copy_keeps_the_original(monkeypatch):
-    settings = Settings(port=1, overload_high=7)
+    settings = Settings(port=1, system="fcfs")
     monkeypatch.setenv("FAIRSERVE_PORT", "9001")
     changed = settings.changed(port=0, console=False)
     assert (changed.server.port, changed.console.console) == (0, False)
     assert (settings.server.port, settings.console.console) == (1, True)
     assert changed.tuning == settings.tuning
-
-
-@pytest.mark.parametrize(
-    ("system", "local", "problem"),
-    [
-        ("nothing", "", "unknown system 'nothing'; known: .*fairserve"),
-        ("fairserve", "nothing", "unknown local scheduler 'nothing'; known: .*dlpm"),
-    ],
-)
-def test_an_unknown_system_lists_the_known_ones(system, local, problem):
-    with pytest.raises(ValueError, match=problem):
-        configured_system(TuningSettings(system=system, local_scheduler=local))
-
-
-def test_settings_are_passed_to_the_system():
-    settings = Settings(
-        overload_high=3, overload_low=2, feed_window=0.2, immunity_factor=9, local_scheduler="fcfs"
-    )
-    config = configured_system(settings.tuning)
-    assert (config.high_watermark, config.low_watermark) == (3, 2)
-    assert (config.feed_window, config.immunity_factor, config.local) == (0.2, 9, "fcfs")
-    assert configured_system(TuningSettings(system="fcfs")).feed_window is None
-
-
-@pytest.mark.parametrize("system", ["fairserve", "central-dlpm", "fcfs"])
-def test_a_system_keeps_its_own_feed_window_if_none_is_set(system):
-    for settings in (TuningSettings(system=system), TuningSettings(system=system, feed_window="")):
-        assert configured_system(settings).feed_window == SYSTEMS[system].feed_window
 
 
 def test_no_secret_is_shown():
