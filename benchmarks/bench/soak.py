@@ -292,7 +292,6 @@ def _soak(waiting: int, rest_s: float) -> Iterator[Soak]:
             max_connections_per_address=connections,
             max_queue_wait_s=str(LONG_S),
             interaction_idle_timeout_s=str(KEPT_S),
-            interaction_reopen_grace_s=str(KEPT_S),
         )
         stack.callback(server.stop)
         yield Soak(server, worker, clients, rest_s)

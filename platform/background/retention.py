@@ -44,17 +44,15 @@ def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
         rows += delete_webhooks_before(session, webhooks_before)
     with sessions.begin() as session:
         rows += delete_expired_sessions(session, settings.tenancy, now)
-    with sessions.begin() as session:
-        programs_before = now - timedelta(days=settings.serving.program_retention_days)
-        rows += delete_programs_before(session, programs_before)
-    with sessions.begin() as session:
-        responses_before = now - timedelta(days=settings.serving.response_retention_days)
-        rows += delete_responses_before(session, responses_before)
-    with sessions.begin() as session:
-        rows += delete_conversations_before(session, responses_before)
-    with sessions.begin() as session:
-        batches_before = now - timedelta(days=settings.serving.batch_retention_days)
-        rows += delete_batches_before(session, batches_before)
+    contents_before = now - timedelta(days=settings.serving.content_retention_days)
+    for delete in (
+        delete_programs_before,
+        delete_responses_before,
+        delete_conversations_before,
+        delete_batches_before,
+    ):
+        with sessions.begin() as session:
+            rows += delete(session, contents_before)
     rows += delete_leftovers(sessions)
     store = open_store(settings.serving.file_store_url, sessions)
     return rows + delete_old_files(sessions, store, now)

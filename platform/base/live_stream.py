@@ -12,11 +12,15 @@ Check = Callable[[], Awaitable[None]]
 """Check of the reader's permission; raises FairServeError if it is revoked."""
 
 
+CHECK_S = 5.0
+"""Seconds between checks of the key or sign-in behind an open stream of events."""
+
+
 async def while_allowed(
     pieces: AsyncIterator[bytes],
     check: Check,
-    every_s: float,
     ending: Callable[[FairServeError], bytes],
+    every_s: float = CHECK_S,
 ) -> AsyncIterator[bytes]:
     """Yield the chunks of a stream and run the check every ``every_s`` seconds, also while idle.
 

@@ -15,7 +15,13 @@ LABORATORY_PARAMETER = (
 """Replacement of each parameter that operators could set before, by the name that it still has there."""
 
 _KEPT_DAYS = "content_retention_days is the retention of programs, responses, batches and files"
+_OF_APPS = "each app chooses its {} (docs/guide/apps.md)"
 _PARAMETER = "it is a parameter of the system: --set {}=VALUE, or /admin/throttling"
+
+
+def _always(value: str) -> str:
+    return f"the server always uses {value}"
+
 
 _REPLACED = {
     # The data plane Envoy. A server that had TLS would serve plain HTTP at the same address.
@@ -23,6 +29,46 @@ _REPLACED = {
     " HTTP/2 (docs/guide/proxy.md)",
     "envoy_tls_cert": "the data plane Envoy was removed; put a proxy in front of the server for TLS and"
     " HTTP/2 (docs/guide/proxy.md)",
+    # Runs.
+    "infer_parents": "parents of calls are always inferred",
+    "run_rules": _OF_APPS.format("run_rules"),
+    "run_from_traceparent": _OF_APPS.format("run_rules, of which whole_trace is one"),
+    "interaction_reopen_grace_s": _always("twice interaction_idle_timeout_s"),
+    "user_openings_per_minute": _always("600"),
+    # The queue and the journal.
+    "max_user_share": "a user may have a quarter of max_tenant_share",
+    "lease_s": _always("60 seconds"),
+    "journal_segment_bytes": _always("16 MiB"),
+    # Answers.
+    "stream_check_s": _always("5 seconds"),
+    "client_buffer_bytes": _always("256 KiB for each call"),
+    "client_write_timeout_s": _always("30 seconds"),
+    "idempotency_retention_s": _always("an hour"),
+    "idempotency_max_entries": _always("10,000 keys"),
+    "idempotency_max_bytes": _always("64 MiB"),
+    # Programs, responses, batches and files.
+    "program_retention_days": _KEPT_DAYS,
+    "response_retention_days": _KEPT_DAYS,
+    "batch_retention_days": _KEPT_DAYS,
+    "file_retention_days": _KEPT_DAYS,
+    "program_max_nodes": _always("1,000 nodes"),
+    "program_parallel_calls": _always("32 calls of a program"),
+    "program_max_live": _always("1,000 programs"),
+    "program_max_live_per_app": _always("200 programs of an app"),
+    "program_max_bytes": _always("512 MiB"),
+    "response_max_per_app": _always("10,000 responses of an app"),
+    "response_max_bytes_per_app": _always("256 MiB for an app"),
+    "response_max_per_tenant": _always("100,000 responses of a tenant"),
+    "response_max_bytes_per_tenant": _always("1 GiB for a tenant"),
+    "response_max_background": _always("1,000 responses in the background"),
+    "response_max_background_per_app": _always("100 responses of an app in the background"),
+    "batch_max_lines": _always("50,000 lines"),
+    "batch_max_line_bytes": _always("1 MiB"),
+    "batch_max_live": _always("128 batches, of which one tenant may have max_tenant_share"),
+    "batch_max_unfinished_per_app": _always("16 batches of an app"),
+    "batch_memory_bytes": _always("256 MiB, of which one tenant may have max_tenant_share"),
+    "file_max_per_tenant": _always("1,000 files of a tenant"),
+    "file_max_bytes_per_tenant": "a tenant may have a sixteenth of file_max_bytes_in_all",
     # The system.
     "overload_high": _PARAMETER.format("high_watermark"),
     "overload_low": _PARAMETER.format("low_watermark"),
@@ -33,4 +79,4 @@ _REPLACED = {
 }
 
 REMOVED_SETTINGS: Mapping[str, str] = MappingProxyType(_REPLACED)
-"""What replaces each removed setting, by its name; the flag and the variable have the same name."""
+"""Replacement of each removed setting, by its name; the flag and the variable have the same name."""

@@ -38,7 +38,7 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
     """Return a response that streams the chunks of ``source``.
 
     The source yields a chunk at least every two seconds, :data:`KEEP_ALIVE` if there is no event, to
-    detect a disconnected browser. The session is checked every ``stream_check_s``.
+    detect a disconnected browser. The session is checked every few seconds.
 
     Raises UnavailableError if too many live pages are open.
     """
@@ -70,7 +70,6 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
     answer = while_allowed(
         events(),
         partial(asyncio.to_thread, check_session),
-        state.settings.serving.stream_check_s,
         ending,
     )
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

@@ -139,7 +139,6 @@ class Cell:
             self.system.with_options(self.parameters),
             seed=self._seed,
             block_tokens=BLOCK_TOKENS,
-            infer_parents=options.infer_parents,
             reopen_grace_s=options.reopen_grace_s,
             admission=options.admission,
             tracker_limits=TrackerLimits(

@@ -9,6 +9,11 @@ from fairserve.platform.tenancy.settings import TenancySettings
 from fairserve.scheduling.dispatch.admission import AdmissionOptions
 from fairserve.scheduling.dispatch.queue_places import QueueBounds
 
+USERS_OF_TENANT = 4
+"""Part of its tenant's share that one user may have: one of this many."""
+REOPENED_WITHIN = 2.0
+"""Idle time-outs after its end within which a further call reopens an interaction."""
+
 
 @dataclass(frozen=True, slots=True)
 class ControlOptions:
@@ -22,7 +27,6 @@ class ControlOptions:
     user_share: float = 1 / 16
     """The same for one user."""
     lease_s: float = 60.0
-    infer_parents: bool = True
     reopen_grace_s: float = 600.0
     admission: AdmissionOptions = field(default_factory=AdmissionOptions)
 
@@ -40,13 +44,10 @@ def control_options(settings: ControlSettings, tenancy: TenancySettings) -> Cont
         max_queue_wait_s=settings.max_queue_wait_s,
         max_queued_calls=settings.max_queued_calls,
         tenant_share=settings.max_tenant_share,
-        user_share=settings.max_user_share,
-        lease_s=settings.lease_s,
-        infer_parents=settings.infer_parents,
-        reopen_grace_s=settings.interaction_reopen_grace_s,
+        user_share=settings.max_tenant_share / USERS_OF_TENANT,
+        reopen_grace_s=tenancy.interaction_idle_timeout_s * REOPENED_WITHIN,
         admission=AdmissionOptions(
             contracts=tenancy.contract_limits,
             rates_cut_runs=tenancy.contract_rates_cut_runs,
-            openings_per_minute=settings.user_openings_per_minute,
         ),
     )

@@ -222,9 +222,7 @@ class Platform:
         self.jobs.reload(settings)
         self.storage.outbox.settings = settings.background
         self.metrics.top_clients = settings.server.metrics_top_clients
-        self.completions.set_limits(
-            settings.serving.keepalive_s, wiring.client_limits(settings.serving)
-        )
+        self.completions.keepalive_s = settings.serving.keepalive_s
         if self.fleet_watch is not None:
             await self.fleet_watch.check()
 

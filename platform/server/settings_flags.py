@@ -127,7 +127,7 @@ def guide() -> str:
     lines += [
         "Of throttling, order and placement: `--set NAME=VALUE`, the setting `system_options`, or",
         "[`PUT /admin/throttling`](operator.md) and the console while the server runs. A system has",
-        "those of its policies. The defaults are those of the system `fairserve`, where it has the parameter.",
+        "those of its policies. The defaults are those of `fairserve`, where it has the parameter.",
         "",
         "| parameter | default | unit | meaning |",
         "|---|---|---|---|",

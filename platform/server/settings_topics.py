@@ -14,24 +14,16 @@ _TOPICS = {
     " log_format config",
     "Workers": "fleet_file kv_events worker_kv_events worker_kv_tokens worker_max_batch",
     "Scheduling and throttling": "system_options cache_isolation",
-    "Queue and calls": "max_queue_wait_s max_queued_calls max_tenant_share max_user_share"
-    " default_max_tokens keepalive_s client_buffer_bytes client_write_timeout_s lease_s drain_timeout_s",
-    "Interactions": "interaction_idle_timeout_s interaction_reopen_grace_s user_openings_per_minute"
-    " infer_parents run_rules run_from_traceparent",
-    "Programs": "program_max_nodes program_parallel_calls program_time_limit_s program_max_live"
-    " program_max_live_per_app program_max_bytes program_retention_days",
-    "Responses": "response_store response_retention_days response_max_per_app"
-    " response_max_bytes_per_app response_max_per_tenant response_max_bytes_per_tenant"
-    " response_max_background response_max_background_per_app",
-    "Batches and files": "batch_max_lines batch_max_line_bytes batch_parallel_calls batch_max_live"
-    " batch_max_unfinished_per_app batch_memory_bytes batch_retention_days file_store_url file_max_bytes"
-    " file_max_per_tenant file_max_bytes_per_tenant file_max_bytes_in_all file_retention_days",
-    "Repeated requests": "idempotency_retention_s idempotency_max_entries idempotency_max_bytes",
+    "Queue and calls": "max_queue_wait_s max_queued_calls max_tenant_share"
+    " default_max_tokens keepalive_s drain_timeout_s",
+    "Interactions": "interaction_idle_timeout_s",
+    "Programs, responses, batches and files": "content_retention_days response_store"
+    " program_time_limit_s batch_parallel_calls file_store_url file_max_bytes file_max_bytes_in_all",
     "Connections and requests": "trusted_proxies max_connections max_connections_per_address"
     " request_head_timeout_s request_body_timeout_s keep_alive_timeout_s max_body_bytes"
-    " max_body_memory_bytes stream_check_s api_docs",
+    " max_body_memory_bytes api_docs",
     "Database, journal and secrets": "secret_key secret_key_previous admin_key database_lease_s"
-    " accept_newer_schema journal_segment_bytes journal_max_bytes ledger_retention_days",
+    " accept_newer_schema journal_max_bytes ledger_retention_days",
     "Quotas and money": "contract_limits contract_rates_cut_runs currency",
     "Learned profiles": "profile_learning profile_learning_interval_s profile_window_days"
     " profile_learned_after profile_max_growth_per_day profile_believed_tokens",

@@ -53,7 +53,6 @@ from fairserve.platform.server.recovery import StoredState
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.batches.line_calls import line_calls
 from fairserve.platform.serving.batches.service import Batches
-from fairserve.platform.serving.completions.answer import ClientLimits
 from fairserve.platform.serving.completions.idempotency import IdempotentAnswers
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
@@ -72,7 +71,6 @@ from fairserve.platform.serving.programs.task_calls import TaskCalls
 from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.service import Responses
 from fairserve.platform.serving.responses.store import ResponseStore
-from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.auth import Authenticator
 from fairserve.platform.tenancy.failed_keys import FailedKeys
 from fairserve.scheduling.locality.block_keys import BlockHasher
@@ -111,9 +109,7 @@ def storage(settings: Settings, engine: Engine | None, lease: Lease | None) -> S
     sessions = plain if lease is None else fenced(plain, lease)
     hasher = key_hasher(settings.db)
     journal = Journal(
-        settings.db.data_dir / "journal",
-        segment_bytes=settings.control.journal_segment_bytes,
-        max_bytes=settings.control.journal_max_bytes,
+        settings.db.data_dir / "journal", max_bytes=settings.control.journal_max_bytes
     )
     outbox = Outbox(settings.background, settings.tenancy.currency)
     rows = LedgerRows(sessions, hasher, outbox)
@@ -277,11 +273,6 @@ class Serving:
     batches: Batches
 
 
-def client_limits(settings: ServingSettings) -> ClientLimits:
-    """Return the limits of a client that reads its answer."""
-    return ClientLimits(settings.client_buffer_bytes, settings.client_write_timeout_s)
-
-
 def serving(
     settings: Settings,
     stored: Storage,
@@ -291,23 +282,14 @@ def serving(
 ) -> Serving:
     """Connect the services to control and workers. Raises ValueError for a bad file_store_url."""
     own = settings.serving
-    answers = IdempotentAnswers(
-        retention_s=own.idempotency_retention_s,
-        max_entries=own.idempotency_max_entries,
-        max_bytes=own.idempotency_max_bytes,
-    )
-    options = check_options(own, infer_parents=settings.control.infer_parents)
+    answers = IdempotentAnswers()
+    options = check_options(own)
     decisions = DecisionService(stored.authenticator, control, workers.models, options)
     on_content = None
     if tracing is not None and settings.monitoring.trace_content:
         on_content = tracing.calls.add_content
     completions = Completions(
-        decisions,
-        workers.pool,
-        answers,
-        on_content=on_content,
-        keepalive_s=own.keepalive_s,
-        client_limits=client_limits(own),
+        decisions, workers.pool, answers, on_content=on_content, keepalive_s=own.keepalive_s
     )
     kept = store_options(own)
     conversations = Conversations(stored.sessions, kept)
@@ -315,7 +297,7 @@ def serving(
         completions,
         decisions,
         ResponseStore(stored.sessions, stored.hasher, conversations, kept),
-        background_options(own, settings.control.max_tenant_share),
+        background_options(settings.control.max_tenant_share),
     )
     programs = Programs(
         stored.sessions,

@@ -14,18 +14,17 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from constants import defaults
 from databases import ON_POSTGRESQL
 from processes import eventually
 from whole_server import WholeServer
 
 from fairserve.platform.db import schema
-from fairserve.platform.server import cli
+from fairserve.platform.server import cli, wiring
 from fairserve.platform.server.backup import backup as backups
 from fairserve.platform.server.backup import restore as restores
 from fairserve.platform.server.locks import held_lock
 
-SMALL = {"journal_segment_bytes": 4096}
-"""Segments of a few calls, so that many are deleted."""
 COLUMNS = "call_id, outcome, input_tokens, output_tokens, accepted_at, ended_at, user_id"
 
 
@@ -85,7 +84,8 @@ def test_a_backup_of_a_live_server_loses_and_doubles_no_call(tmp_path, command, 
 
     real_copy = backups.copy_database
     monkeypatch.setattr(backups, "copy_database", copy_database)
-    with WholeServer(live, **SMALL) as server:
+    # Segments of a few calls, so that many are deleted.
+    with defaults(wiring, "Journal", segment_bytes=4096), WholeServer(live) as server:
         key = server.new_tenant("acme")[1]["api_key"]
         call_and_wait(server, key, 3)
         assert command("backup", archive, "--data-dir", live)[0] == 0

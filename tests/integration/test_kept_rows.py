@@ -25,10 +25,10 @@ from fairserve.platform.serving.responses.repository import UNFINISHED
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 OPTIONS = StoreOptions(
-    response_max_per_app=10,
-    response_max_bytes_per_app=1000,
-    response_max_per_tenant=20,
-    response_max_bytes_per_tenant=1500,
+    max_per_app=10,
+    max_bytes_per_app=1000,
+    max_per_tenant=20,
+    max_bytes_per_tenant=1500,
 )
 
 

@@ -6,6 +6,7 @@ import json
 import httpx
 import openai
 import pytest
+from constants import defaults
 from openai import OpenAI
 from openai.types.responses import Response, ResponseItemList, ResponseStreamEvent
 from processes import eventually
@@ -16,6 +17,7 @@ from whole_server import WholeServer
 
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.responses import ConversationItem, StoredResponse
+from fairserve.platform.serving import options
 from fairserve.platform.serving.responses.repository import delete_before
 
 TIDES = {
@@ -29,8 +31,12 @@ EVENT = TypeAdapter(ResponseStreamEvent)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server") / "data"
-    bounds = {"response_max_per_app": 30, "response_max_background_per_app": 1}
-    with WholeServer(folder, **bounds) as server, served(server.client) as url:
+    with (
+        defaults(options, "StoreOptions", max_per_app=30),
+        defaults(options, "BackgroundOptions", max_per_app=1),
+        WholeServer(folder) as server,
+        served(server.client) as url,
+    ):
         server.url = url
         yield server
 

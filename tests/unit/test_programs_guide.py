@@ -12,6 +12,7 @@ from fairserve.interactions.programs.declared import (
 )
 from fairserve.interactions.programs.program import ProgramLimits
 from fairserve.platform.serving.programs.declaration import read_program
+from fairserve.platform.serving.programs.service import ProgramOptions
 from fairserve.platform.serving.settings import ServingSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,13 +55,11 @@ def test_the_bounds_equal_those_of_the_code():
     )
     assert "{} KiB; {} MiB; {} MiB".format(*sizes) in text
     assert f"0 to {MAX_RETRIES}, {DEFAULT_RETRIES} if" in TEXT
-    fields = ServingSettings.model_fields
+    fields, options = ServingSettings.model_fields, ProgramOptions()
     named = set(re.findall(r"`(program_\w+)`", text))
     assert named == {name for name in fields if name.startswith("program_")}
-    defaults = {name: fields[name].default for name in named}
-    assert defaults["program_max_nodes"] == limits.nodes
-    assert f"| {defaults['program_parallel_calls']} |" in text
-    assert defaults["program_time_limit_s"] == 3600
-    live = (defaults["program_max_live_per_app"], defaults["program_max_live"])
-    assert "{:,}; {:,}; {} MiB".format(*live, defaults["program_max_bytes"] >> 20) in text
-    assert f"{defaults['program_retention_days']:g} days" in text
+    assert fields["program_time_limit_s"].default == 3600
+    assert f"| {options.execution.parallel_calls} |" in text
+    live = (options.max_live_per_app, options.max_live, options.max_bytes >> 20)
+    assert "{:,}; {:,}; {} MiB".format(*live) in text
+    assert f"{fields['content_retention_days'].default:g} days" in text

@@ -89,7 +89,7 @@ def token_counts():
 
 
 def responses():
-    options = BackgroundOptions(response_max_background_per_app=MOST)
+    options = BackgroundOptions(max_per_app=MOST)
     served = Responses(None, None, None, options)
     return taking(lambda tenant: served._take_place(ResponseKey(tenant, tenant, "")))
 
@@ -394,6 +394,7 @@ NOT_SHARED = {
     "platform/base/client_address.py": "a cache of what is computed at once",
     "scheduling/fairness/level_weights.py": "a cache of what is computed at once",
     "platform/base/turns.py": "the part itself",
+    "platform/tenancy/system/parameters.py": "a cache of what is computed at once, for admins only",
     "platform/control/deadlines.py": "one entry of each queued or running call",
     "platform/control/journal/retention.py": "files of the journal, for the operator",
     "platform/fleet/direct_address.py": "a cache of what is computed at once",

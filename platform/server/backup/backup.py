@@ -114,8 +114,8 @@ def _copy_state(data_dir: Path, copies: Path, database: Path | None, dump_comman
                 continue
             return
     raise ArchiveError(
-        f"in {ATTEMPTS} attempts the journal was deleted faster than the database was copied: raise"
-        " journal_segment_bytes, or back up while fewer calls are made"
+        f"in {ATTEMPTS} attempts the journal was deleted faster than the database was copied;"
+        " back up while fewer calls are made"
     )
 
 

@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BatchExecutionOptions:
-    """The settings of the same names with the prefix ``batch_``."""
+    """Bounds of one batch."""
 
     max_lines: int = 50_000
     max_line_bytes: int = 1024 * 1024

@@ -51,7 +51,7 @@ POLL_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """The settings of the same names with the prefix ``batch_``."""
+    """Bounds of batches."""
 
     max_live: int = 128
     tenant_share: float = 1 / 4

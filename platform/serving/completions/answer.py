@@ -30,10 +30,10 @@ ABORT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Bounds of a client's lag behind its answer; see the settings of the same names."""
+    """Bounds of a client's lag behind its answer."""
 
-    client_buffer_bytes: int = 256 * 1024
-    client_write_timeout_s: float = 30.0
+    buffer_bytes: int = 256 * 1024
+    write_timeout_s: float = 30.0
 
 
 SendNow = Callable[[bytes], bool]
@@ -78,7 +78,7 @@ class Sink(AnswerReader, Protocol):
 class ConnectionSink:
     """The client's connection behind a bounded buffer, which :meth:`run` empties.
 
-    A client is disconnected if it reads none of ``PIECE_BYTES`` for ``client_write_timeout_s``, or if
+    A client is disconnected if it reads none of ``PIECE_BYTES`` for ``write_timeout_s``, or if
     its full buffer has made the writer wait for so long in all: a client that reads a little at times
     would otherwise hold its worker without a limit.
 
@@ -99,7 +99,7 @@ class ConnectionSink:
         self._limits = limits
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._lag_left_s = limits.client_write_timeout_s
+        self._lag_left_s = limits.write_timeout_s
         self._full_since_s = 0.0
         self._full_timer: asyncio.TimerHandle | None = None
         self._head: Message | None = None
@@ -128,13 +128,13 @@ class ConnectionSink:
             return
         self._parts.append(body)
         self._buffered_bytes += len(body)
-        if self._buffered_bytes >= self._limits.client_buffer_bytes and self._full_timer is None:
+        if self._buffered_bytes >= self._limits.buffer_bytes and self._full_timer is None:
             self._full_since_s = self._clock()
             self._full_timer = self._loop.call_later(self._lag_left_s, self._lagged)
         self._to_send()
 
     def _has_space(self) -> None:
-        if self._full_timer is not None and self._buffered_bytes < self._limits.client_buffer_bytes:
+        if self._full_timer is not None and self._buffered_bytes < self._limits.buffer_bytes:
             self._full_timer.cancel()
             self._full_timer = None
             self._lag_left_s -= self._clock() - self._full_since_s
@@ -184,7 +184,7 @@ class ConnectionSink:
 
     async def _in_time(self, message: Message) -> None:
         try:
-            async with asyncio.timeout(self._limits.client_write_timeout_s):
+            async with asyncio.timeout(self._limits.write_timeout_s):
                 await self._send(message)
         except TimeoutError:
             raise self._disconnect() from None
@@ -205,9 +205,7 @@ class ConnectionSink:
         return piece
 
     def _disconnect(self) -> SlowClientError:
-        self.lost = (
-            f"the client did not read its answer for {self._limits.client_write_timeout_s:g} s"
-        )
+        self.lost = f"the client did not read its answer for {self._limits.write_timeout_s:g} s"
         return SlowClientError(self.lost)
 
 

@@ -55,11 +55,8 @@ class Completions:
         self._workers = workers
         self._answers = answers
         self._on_content = on_content
-        self.set_limits(keepalive_s, client_limits)
-
-    def set_limits(self, keepalive_s: float, client_limits: ClientLimits) -> None:
-        """Use other limits for later answers."""
-        self._keepalive_s = keepalive_s
+        self.keepalive_s = keepalive_s
+        """Interval of the comments in later answers; may change."""
         self._client_limits = client_limits
 
     async def answer(
@@ -127,7 +124,7 @@ class Completions:
         checked = await self._decisions.check(read.adapt(request))
         running = RunningCall(read.request, checked, read.writer(checked), time.monotonic())
         relay = Relay(running, self._decisions, self._workers.get, on_content=self._on_content)
-        return Producer(relay, self._keepalive_s)
+        return Producer(relay, self.keepalive_s)
 
     def respond(self, producer: Producer) -> Response:
         """Return the response that a producer writes; a client that disconnects ends its call."""

@@ -54,7 +54,6 @@ class CheckOptions:
 
     default_max_tokens: int = 256
     cache_isolation: CacheIsolation = "tenant"
-    infer_parents: bool = True
     run_rules: Collection[RunRule] = DEFAULT_RUN_RULES
     """Rules of the apps that choose none."""
 
@@ -122,7 +121,7 @@ async def check(
     app, size_bytes = request.principal.app_id or "", len(request.raw)
     identity = request.identity or _identity(request, options)
     conversation = None
-    named = options.infer_parents and identity.run_id is not None
+    named = identity.run_id is not None
     if request.messages is not None and (named or identity.answer_scopes):
         # Also for a call that names its run and parents: others may continue it.
         conversation = await off_loop(size_bytes, Conversation, request.messages)

@@ -44,7 +44,7 @@ _RETRY = {"Retry-After": "60"}
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """The settings of the same names with the prefix ``file_``."""
+    """Bounds of files."""
 
     max_bytes: int = 100 * 1024 * 1024
     max_per_tenant: int = 1_000

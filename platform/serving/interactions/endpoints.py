@@ -107,8 +107,7 @@ async def open_interaction(
     request: Request, service: Service, principal: AppPrincipal
 ) -> InteractionOut:
     """Open an empty run, whose id goes into ``X-Interaction-Id`` of its calls, or start a program."""
-    limits = ProgramLimits(nodes=request.app.state.settings.serving.program_max_nodes)
-    opening = await read_opening(await request.body(), limits)
+    opening = await read_opening(await request.body(), ProgramLimits())
     if opening.run.user is None:
         opening.run.user = user_in_headers(request.headers, principal.user_headers)
     return await service.open(opening)
@@ -158,7 +157,6 @@ async def follow_interaction(
     events = while_allowed(
         await service.follow(interaction_id, settings.keepalive_s, principal.sharer),
         lambda: authenticator.confirm(principal),
-        settings.stream_check_s,
         error_event,
     )
     return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS)

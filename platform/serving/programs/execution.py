@@ -47,7 +47,7 @@ Publish = Callable[[ProgramEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class ProgramExecutionOptions:
-    """The settings of the same names with the prefix ``program_``."""
+    """Bounds of one program."""
 
     parallel_calls: int = 32
     time_limit_s: float = 3600.0

@@ -60,15 +60,15 @@ BY_CLIENT = "cancelled by its client"
 
 @dataclass(frozen=True, slots=True)
 class ProgramOptions:
-    """The settings of the same names with the prefix ``program_``."""
+    """Bounds of programs."""
 
     max_live: int = 1_000
     tenant_share: float = 1 / 4
-    """Share of the programs, and of their bytes, that one tenant may have; not a setting of programs."""
+    """Share of the programs, and of their bytes, that one tenant may have."""
     max_live_per_app: int = 200
     max_bytes: int = 512 * 1024 * 1024
     cancel_wait_s: float = 15.0
-    """Seconds that a client waits until its cancellation is saved; not a setting."""
+    """Seconds that a client waits until its cancellation is saved."""
     execution: ProgramExecutionOptions = field(default_factory=ProgramExecutionOptions)
     learning: LearningOptions | None = None
     """Options of learned profiles; None: profiles are not learned."""

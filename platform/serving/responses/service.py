@@ -44,11 +44,11 @@ RETRY_S = "5"
 
 @dataclass(frozen=True, slots=True)
 class BackgroundOptions:
-    """Bounds of responses in the background; see the settings of the same names."""
+    """Bounds of responses in the background."""
 
-    response_max_background: int = 1_000
+    max_in_all: int = 1_000
     tenant_share: float = 1 / 4
-    response_max_background_per_app: int = 100
+    max_per_app: int = 100
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Responses:
         self._store = store
         self._options = options
         self._running: dict[ResponseKey, _InBackground] = {}
-        self._places = SharedLimit(options.response_max_background, options.tenant_share)
+        self._places = SharedLimit(options.max_in_all, options.tenant_share)
         self._running_of: Counter[str] = Counter()
         """Responses in the background by app; apps without one have no entry."""
 
@@ -249,7 +249,7 @@ class Responses:
     def _take_place(self, key: ResponseKey) -> None:
         """Take a place of the app and its tenant. Raises RateLimitedError or UnavailableError."""
         of_app = self._running_of[key.app]
-        if of_app >= self._options.response_max_background_per_app:
+        if of_app >= self._options.max_per_app:
             raise _too_many(f"the app has {of_app}")
         full = self._places.take(key.tenant)
         if full == "owner":

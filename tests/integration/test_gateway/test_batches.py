@@ -4,9 +4,12 @@ import json
 
 import openai
 import pytest
+from constants import defaults
 from openai.types import Batch, FileObject
 from processes import eventually
 from torch_worker import MODEL
+
+from fairserve.platform.serving import options
 
 CHAT = "/v1/chat/completions"
 ENDED = ("completed", "failed", "expired", "cancelled")
@@ -223,12 +226,15 @@ def test_another_app_finds_nothing(server):
 @pytest.fixture(scope="module")
 def held(start_server, scripted):
     """Return a server whose app may have few small files and batches."""
-    return start_server(
-        *("--worker-urls", scripted[0].url, "--file-max-bytes", "20000"),
-        *("--file-max-per-tenant", "30", "--file-max-bytes-per-tenant", "100000"),
-        *("--batch-max-unfinished-per-app", "2", "--batch-max-lines", "100"),
-        *("--batch-parallel-calls", "4", "--batch-max-line-bytes", "2000"),
-    )
+    with (
+        defaults(options, "FileOptions", max_per_tenant=30),
+        defaults(options, "BatchOptions", max_unfinished_per_app=2),
+        defaults(options, "BatchExecutionOptions", max_lines=100, max_line_bytes=2000),
+    ):
+        return start_server(
+            *("--worker-urls", scripted[0].url, "--file-max-bytes", "20000"),
+            *("--file-max-bytes-in-all", "1600000", "--batch-parallel-calls", "4"),
+        )
 
 
 def test_a_cancelled_batch_stops_its_calls_and_lists_every_line(held, scripted):

@@ -6,7 +6,11 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from constants import defaults
 from gateway_server import ADMIN_KEY, DEADLINE_S, PROFILE
+
+from fairserve.platform.console import streams
+from fairserve.platform.serving.interactions import endpoints
 
 NAMES = iter(range(1000))
 
@@ -15,7 +19,11 @@ NAMES = iter(range(1000))
 def server(start_server, scripted):
     """Return a server that checks the readers of streams very often."""
     urls = ",".join(worker.url for worker in scripted)
-    return start_server("--worker-urls", urls, "--stream-check-s", "0.05")
+    with (
+        defaults(endpoints, "while_allowed", every_s=0.05),
+        defaults(streams, "while_allowed", every_s=0.05),
+    ):
+        yield start_server("--worker-urls", urls)
 
 
 class Owner:

@@ -42,9 +42,10 @@ def test_every_answered_call_has_its_row_and_counts_for_the_budget(
     start_server, worker, monkeypatch
 ):
     disk = Disk()
-    monkeypatch.setattr(wiring, "Journal", partial(Journal, allocate=disk.allocate))
-    flags = ("--worker-urls", worker.url, "--journal-segment-bytes", "65536")
-    server = priced(start_server(*flags))
+    monkeypatch.setattr(
+        wiring, "Journal", partial(Journal, allocate=disk.allocate, segment_bytes=65536)
+    )
+    server = priced(start_server("--worker-urls", worker.url))
     client = Client(server, "a", contract=CROWDED)
     with ExitStack() as stack:
         threads = stack.enter_context(concurrent.futures.ThreadPoolExecutor(HELD))

@@ -7,7 +7,10 @@ from decimal import Decimal
 import httpx
 import openai
 import pytest
+from constants import defaults
 from processes import eventually
+
+from fairserve.platform.control import options
 
 PATH = "/v1/chat/completions"
 NANO = 10**9
@@ -239,7 +242,8 @@ def test_a_program_ends_when_its_budget_is_spent(limited):
 
 
 def test_open_runs_of_a_user_are_bounded(start_server, scripted):
-    server = start_server("--worker-urls", scripted[0].url, "--user-openings-per-minute", "2")
+    with defaults(options, "AdmissionOptions", openings_per_minute=2):
+        server = start_server("--worker-urls", scripted[0].url)
     client = Client(server, "opens")
 
     def opened(user):

@@ -14,10 +14,9 @@ def server(start_server, worker):
 @pytest.fixture(scope="module")
 def proxied(start_server, worker):
     """Return a server for which this machine is a proxy."""
-    return start_server(
-        *("--worker-urls", worker.url, "--trusted-proxies", "127.0.0.1"),
-        *("--run-rules", "interaction_header,whole_trace"),
-    )
+    server = start_server("--worker-urls", worker.url, "--trusted-proxies", "127.0.0.1")
+    patch(server, ["interaction_header", "whole_trace"])
+    return server
 
 
 def user(text):

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
 
 import pytest
+from gateway_server import PROFILE
 from processes import eventually
 from sse import data_of
 
@@ -13,16 +14,18 @@ PATH = "/v1/chat/completions"
 
 @pytest.fixture(scope="module")
 def server(start_server, worker):
-    return start_server("--worker-urls", worker.url, "--run-from-traceparent")
+    return start_server("--worker-urls", worker.url)
 
 
 @pytest.fixture(scope="module")
 def restless(start_server, worker):
-    """Yield a second server in front of the same worker, where idle runs end soon."""
-    return start_server(
-        *("--worker-urls", worker.url, "--interaction-idle-timeout-s", "0.2"),
-        *("--interaction-reopen-grace-s", "60"),
-    )
+    """Return a second server in front of the same worker, where idle runs of the app end soon."""
+    server = start_server("--worker-urls", worker.url)
+    (app,) = server.request("GET", "/v1/apps", server.tenant_key).json()["items"]
+    change = {"profile": {**PROFILE, "idle_timeout_s": 0.2}}
+    answer = server.request("PATCH", f"/v1/apps/{app['id']}", server.tenant_key, json=change)
+    assert answer.status_code == 200, answer.text
+    return server
 
 
 def user(text):
@@ -105,17 +108,6 @@ def test_named_parents_override_recognition(server):
     edges, found = edges_of(server, "given")
     assert edges == [("a", "b"), ("a", "c")]
     assert [node["stage"] for node in found["nodes"]] == [1, 2, 2, 1]
-
-
-def test_the_trace_of_a_client_is_its_run_by_the_former_setting(server):
-    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-    runs = set()
-    for span in ("00f067aa0ba902b7", "00f067aa0ba902b8"):
-        body = {"model": "scripted", "messages": [user("ok")]}
-        answer = server.post(PATH, body, headers={"traceparent": f"00-{trace}-{span}-01"})
-        runs.add(answer.headers["x-interaction-id"])
-    (run,) = runs
-    assert len(graph(server, run).json()["nodes"]) == 2
 
 
 def test_an_idle_run_completes_and_a_late_call_reopens_it(restless):

@@ -5,7 +5,11 @@ import json
 import socket
 
 import pytest
+from constants import defaults
 from processes import eventually
+
+from fairserve.platform.server import wiring
+from fairserve.platform.serving.completions.answer import ClientLimits
 
 PATH = "/v1/chat/completions"
 
@@ -14,7 +18,8 @@ PATH = "/v1/chat/completions"
 def gateway(start_server, scripted):
     """Yield a server that drops a slow client soon."""
     urls = ",".join(worker.url for worker in scripted)
-    return start_server("--worker-urls", urls, "--client-write-timeout-s", "0.3")
+    with defaults(wiring, "Completions", client_limits=ClientLimits(write_timeout_s=0.3)):
+        return start_server("--worker-urls", urls)
 
 
 def connect(gateway, run, **headers):

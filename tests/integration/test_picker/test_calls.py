@@ -5,6 +5,7 @@ import itertools
 import json
 
 import pytest
+from constants import defaults
 from embedding_server import EmbeddingServer
 from processes import eventually
 from scripted_gateway import (
@@ -19,6 +20,7 @@ from scripted_gateway import (
 )
 from scripted_worker import ScriptedWorker
 
+from fairserve.platform.control import options
 from fairserve.platform.control.live_calls import LiveCalls
 
 FAIRNESS = "x-gateway-inference-fairness-id"
@@ -350,7 +352,8 @@ def test_a_call_that_waits_in_its_worker_keeps_its_lease(start_picker, workers, 
         renew(self, live, now_s)
 
     monkeypatch.setattr(LiveCalls, "renew", counting)
-    picker = start_picker(workers[0], flags=("--lease-s", "0.6"))
+    with defaults(options, "ControlOptions", lease_s=0.6):
+        picker = start_picker(workers[0])
     with picker.gateway() as gateway:
         run, exchange, _ = asked(gateway, **key(picker))
         eventually(lambda: len(renewed) >= 8, "the lease would be over by then")

@@ -297,7 +297,7 @@ def test_many_concurrent_programs_leave_nothing_behind(start_server):
 
 def test_outputs_are_kept_for_their_retention(start_server):
     worker = ScriptedWorker()
-    server = start_server("--worker-urls", worker.url, "--program-retention-days", "0.000001")
+    server = start_server("--worker-urls", worker.url, "--content-retention-days", "0.000001")
     try:
         run = started(server, node("a", "say it"))
         assert ended(server, run)["program"]["result"] == {"a": "it"}

@@ -154,7 +154,7 @@ def test_invalid_options_are_rejected(pairs):
         ({"worker_kv_events": "tcp://a tcp://b tcp://c"}, "one or two endpoints"),
         ({"secret_key": "short"}, "secret_key: must have 32 to 256 characters"),
         ({"secret_key_previous": SECRET}, "secret_key_previous needs secret_key"),
-        ({"journal_max_bytes": 4096}, "journal_segment_bytes must not be above"),
+        ({"journal_max_bytes": 4096}, "journal_max_bytes: Input should be greater"),
         ({"keepalive_s": "soon"}, "keepalive_s"),
     ],
 )
