@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from fairserve.platform.background.settings import JobSettings
+from fairserve.platform.background.webhooks.outbox import KEPT
 from fairserve.platform.background.webhooks.retention import delete_old as delete_webhooks_before
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
@@ -40,10 +41,9 @@ def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
             session, now - timedelta(days=settings.reporting.usage_retention_days)
         )
     with sessions.begin() as session:
-        webhooks_before = now - timedelta(days=settings.background.webhook_retention_days)
-        rows += delete_webhooks_before(session, webhooks_before)
+        rows += delete_webhooks_before(session, now - KEPT)
     with sessions.begin() as session:
-        rows += delete_expired_sessions(session, settings.tenancy, now)
+        rows += delete_expired_sessions(session, now)
     contents_before = now - timedelta(days=settings.serving.content_retention_days)
     for delete in (
         delete_programs_before,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Protocol, Self
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -22,49 +22,14 @@ class BackgroundSettings(RoomSettings):
         "",
         validation_alias=AliasChoices("FAIRSERVE_REDIS_URL", "REDIS_URL"),
         repr=False,
-        description="URL of the Redis through which Celery's workers get background jobs.",
-    )
-    background_jobs: Literal["auto", "here", "celery"] = Field(
-        "auto",
-        description="Process that runs background jobs: the server itself (here), or the processes "
-        "of `fairserve jobs worker` and `fairserve jobs beat` (celery). auto: celery "
-        "if redis_url is set.",
-    )
-    webhook_interval_s: float = Field(
-        1.0,
-        gt=0,
-        le=3600,
-        description="Interval at which the server checks for webhook deliveries that are due.",
-    )
-    webhook_timeout_s: float = Field(
-        10.0,
-        gt=0,
-        le=60,
-        description="Seconds that a webhook's receiver may take to respond, including the DNS lookup.",
-    )
-    webhook_max_attempts: int = Field(
-        10,
-        ge=1,
-        le=100,
-        description="Attempts after which a webhook delivery is dead; the first nine follow within "
-        "a day, later ones every 12 hours.",
-    )
-    webhook_retention_days: int = Field(
-        7,
-        ge=1,
-        le=365,
-        description="Days for which delivered and dead webhook deliveries, and their events, are "
-        "kept.",
-    )
-    webhook_allow_http: bool = Field(
-        False,
-        description="Allow webhooks to http URLs, which anybody on the network path can read and "
-        "change.",
+        description="URL of the Redis through which the processes of `fairserve jobs worker` and "
+        "`fairserve jobs beat` get background jobs. Empty: the server runs them itself.",
     )
     webhook_allowed_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = Field(
         (),
         description="Networks that webhooks may reach although they are not public, such as "
-        "10.1.2.0/24, separated by commas. Every tenant can then send requests there.",
+        "10.1.2.0/24, separated by commas. Every tenant can then send requests there, with http URLs, "
+        "too.",
         json_schema_extra={"default_text": "none"},
     )
 
@@ -80,20 +45,17 @@ class BackgroundSettings(RoomSettings):
 
     @model_validator(mode="after")
     def _check_jobs(self) -> Self:
-        if self.background_jobs == "celery" and not self.redis_url:
-            raise ValueError("background_jobs celery needs a redis_url")
         if self.jobs_on_celery and find_spec("celery") is None:
             raise ValueError(
                 "with a redis_url background jobs are left to Celery, which needs: pip install"
-                " 'fairserve[redis]'; or set background_jobs to here"
+                " 'fairserve[redis]'; or leave out redis_url"
             )
         return self
 
     @property
     def jobs_on_celery(self) -> bool:
-        """Return whether Celery's workers run the background jobs."""
-        wanted = self.background_jobs
-        return bool(self.redis_url) if wanted == "auto" else wanted == "celery"
+        """Return whether Celery's workers run the background jobs, not the server."""
+        return bool(self.redis_url)
 
 
 class JobSettings(ReportSettings, Protocol):

@@ -43,5 +43,10 @@ def empty_is_none(value: Any) -> Any:
     return None if value == "" else value
 
 
+def word_of_switch(value: Any) -> Any:
+    """Return "on" or "off" for a truth value, as which YAML reads these words. Keep other values."""
+    return {"true": "on", "false": "off"}.get(str(value).lower(), value)
+
+
 TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(parse_list)]
 """A list of texts; one text with commas is accepted as well."""

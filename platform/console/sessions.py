@@ -22,7 +22,7 @@ from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, Tenant
 from fairserve.platform.tenancy.auth import Principal
-from fairserve.platform.tenancy.keys.sessions import is_expired
+from fairserve.platform.tenancy.keys.sessions import IDLE, is_expired
 from fairserve.platform.tenancy.roles import needed_role
 from fairserve.platform.tenancy.settings import TenancySettings
 
@@ -66,7 +66,7 @@ def begin(
     """Store a session of a key or a person; return the cookie's value. The caller commits."""
     token = secrets.token_urlsafe(32)
     session.execute(
-        delete(ConsoleSession).where(is_expired(settings, now)),
+        delete(ConsoleSession).where(is_expired(now)),
         execution_options={"synchronize_session": False},
     )
     newest = (
@@ -162,8 +162,7 @@ def _holds(
     settings: TenancySettings,
     now: datetime,
 ) -> bool:
-    idle = timedelta(minutes=settings.console_idle_minutes)
-    if row.expires_at <= now or row.seen_at <= now - idle:
+    if row.expires_at <= now or row.seen_at <= now - IDLE:
         return False
     if key is None:
         return row.key_id is None

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from fairserve.platform.base.client_address import Network, parse_networks
 from fairserve.platform.base.roles import ROLES, Role
-from fairserve.platform.base.settings import RoomSettings, TextList
+from fairserve.platform.base.settings import RoomSettings, TextList, word_of_switch
+
+Console = Literal["on", "oidc", "off"]
 
 
 class ConsoleSettings(RoomSettings):
     """Sign-ins to the console, its live pages, and the proxies in front of it."""
 
-    console: bool = Field(True, description="Serve the console's pages under /console.")
+    console: Annotated[Console, BeforeValidator(word_of_switch)] = Field(
+        "on",
+        description="The console's pages under /console: on; oidc, where only people of the OpenID "
+        "provider sign in and tenants have no console; or off.",
+    )
     trusted_proxies: TextList = Field(
         (),
         description="Addresses and CIDR networks of the proxies in front of the server, separated "
@@ -25,33 +31,7 @@ class ConsoleSettings(RoomSettings):
         "counts for its client.",
         json_schema_extra={"default_text": "none"},
     )
-    console_sign_ins: int = Field(
-        10,
-        ge=1,
-        le=1000,
-        description="Wrong keys that one address may submit at the console's sign-in within five "
-        "minutes; further attempts are rejected.",
-    )
-    console_sign_ins_in_all: int = Field(
-        100,
-        ge=1,
-        le=1_000_000,
-        description="Wrong keys from all addresses within five minutes, above which each sign-in is "
-        "delayed by three seconds; none is rejected for this reason.",
-    )
-    console_streams: int = Field(
-        200,
-        ge=1,
-        le=10_000,
-        description="Live pages of the console that may be open at a time; further pages are not "
-        "live.",
-    )
 
-    console_key_sign_in: bool = Field(
-        True,
-        description="Accept admin and tenant keys at the console's sign-in. Off: only people of the "
-        "OpenID provider sign in; tenants have no console then.",
-    )
     public_url: str = Field(
         "",
         description="URL under which browsers reach the server, such as "
@@ -63,12 +43,6 @@ class ConsoleSettings(RoomSettings):
         description="Issuer of the OpenID provider whose people may sign in to the console, exactly "
         "as its discovery document has it. Empty: sign-in with keys only.",
     )
-    oidc_name: str = Field(
-        "",
-        max_length=80,
-        description="Name of the OpenID provider on the sign-in page.",
-        json_schema_extra={"default_text": "the issuer's host"},
-    )
     oidc_client_id: str = Field(
         "", max_length=200, description="Client id of the console at the OpenID provider."
     )
@@ -76,12 +50,6 @@ class ConsoleSettings(RoomSettings):
         None,
         description="Client secret of the console at the OpenID provider. Empty: a public client, "
         "which PKCE alone protects.",
-    )
-    oidc_scopes: TextList = Field(
-        ("openid", "profile", "email"),
-        description="Scopes of a sign-in, separated by commas; the provider may need one more for "
-        "the groups.",
-        json_schema_extra={"default_text": "openid,profile,email"},
     )
     oidc_groups_claim: str = Field(
         "groups",
@@ -117,13 +85,6 @@ class ConsoleSettings(RoomSettings):
     def _check_secret(cls, value: SecretStr | None) -> SecretStr | None:
         return value if value is not None and value.get_secret_value() else None
 
-    @field_validator("oidc_scopes")
-    @classmethod
-    def _check_scopes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if "openid" not in value:
-            raise ValueError("must have the scope openid")
-        return value
-
     @field_validator("oidc_roles")
     @classmethod
     def _check_roles(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -139,8 +100,8 @@ class ConsoleSettings(RoomSettings):
         missing = [name for name in names if not getattr(self, name)]
         if self.oidc_issuer and missing:
             raise ValueError(f"oidc_issuer needs {' and '.join(missing)}")
-        if not self.oidc_issuer and not self.console_key_sign_in:
-            raise ValueError("console_key_sign_in is off, which needs oidc_issuer")
+        if not self.oidc_issuer and self.console == "oidc":
+            raise ValueError("console is oidc, which needs oidc_issuer")
         return self
 
     @property
@@ -154,7 +115,7 @@ class ConsoleSettings(RoomSettings):
     @property
     def oidc_title(self) -> str:
         """Return the provider's name for people."""
-        return self.oidc_name or urlsplit(self.oidc_issuer).netloc
+        return urlsplit(self.oidc_issuer).netloc
 
     @property
     def proxy_networks(self) -> tuple[Network, ...]:

@@ -54,8 +54,8 @@ async def sign_in(request: Request) -> Response:
     address = client_address(request.scope, settings.proxy_networks)
     _warn_of_proxy(request, console, settings)
     try:
-        if not settings.console_key_sign_in:
-            raise PermissionDeniedError("sign-in with keys is off here (console_key_sign_in)")
+        if settings.console != "on":
+            raise PermissionDeniedError("sign-in with keys is off here (console is oidc)")
         async with console.sign_ins.attempt(address):
             principal = await _principal(request, form.get("key", "").strip())
         answer = RedirectResponse(local(onward), status_code=303)

@@ -24,6 +24,10 @@ from fairserve.platform.base.errors import AuthenticationError, RateLimitedError
 from fairserve.throttling.overload.window import SlidingLog
 
 WINDOW_S = 300.0
+MAX_WRONG = 10
+"""Wrong keys of one address within ``WINDOW_S``; further attempts are rejected."""
+MAX_WRONG_IN_ALL = 100
+"""Wrong keys of all addresses within ``WINDOW_S``, above which each attempt waits."""
 DELAY_S = 3.0
 """Delay of an attempt in seconds while all addresses together have too many wrong keys."""
 MAX_ADDRESSES = 10_000
@@ -40,8 +44,8 @@ class SignInLimit:
 
     def __init__(
         self,
-        limit: int,
-        limit_in_all: int,
+        limit: int = MAX_WRONG,
+        limit_in_all: int = MAX_WRONG_IN_ALL,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

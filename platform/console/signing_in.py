@@ -43,7 +43,7 @@ def sign_in_page(request: Request, onward: str, error: FairServeError | None = N
         status=200 if error is None else error.status,
         onward=onward,
         error=None if error is None else error.message,
-        with_key=settings.console_key_sign_in,
+        with_key=settings.console == "on",
         provider=settings.oidc_title if settings.oidc_issuer else None,
     )
     answer.headers.update({} if error is None else error.headers)

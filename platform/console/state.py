@@ -17,10 +17,14 @@ PAGE_SHARE = 1 / 2
 """Share of the live pages that one tenant, or the operators, may have of those that others leave."""
 
 
+MAX_STREAMS = 200
+"""Live pages that may be open at a time; further pages are not live."""
+
+
 class Streams:
     """Counter of open live pages, with a limit and a share of each tenant."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int = MAX_STREAMS) -> None:
         self._pages = SharedLimit(limit, PAGE_SHARE)
 
     @property
@@ -77,7 +81,7 @@ class ConsoleState:
     def __init__(self, settings: ConsoleSettings) -> None:
         """Raises ValueError if an OpenID provider is configured and the extra ``oidc`` is missing."""
         self.overviews = Shared()
-        self.sign_ins = SignInLimit(settings.console_sign_ins, settings.console_sign_ins_in_all)
+        self.sign_ins = SignInLimit()
         self.sign_in_failures = FailureEntries()
         self.people_without_role = FailureEntries()
         """Rejected people of the OpenID provider, by person."""
@@ -85,4 +89,4 @@ class ConsoleState:
         """The OpenID provider; None if none is configured."""
         self.warned_of_proxy = False
         """True after the warning about ignored proxy headers was logged."""
-        self.streams = Streams(settings.console_streams)
+        self.streams = Streams()

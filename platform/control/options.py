@@ -47,7 +47,7 @@ def control_options(settings: ControlSettings, tenancy: TenancySettings) -> Cont
         user_share=settings.max_tenant_share / USERS_OF_TENANT,
         reopen_grace_s=tenancy.interaction_idle_timeout_s * REOPENED_WITHIN,
         admission=AdmissionOptions(
-            contracts=tenancy.contract_limits,
-            rates_cut_runs=tenancy.contract_rates_cut_runs,
+            contracts=tenancy.quota_enforcement != "off",
+            rates_cut_runs=tenancy.quota_enforcement == "every_call",
         ),
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from fairserve.platform.base.settings import RoomSettings, TextList, empty_is_none
 
@@ -37,14 +37,6 @@ class FleetSettings(RoomSettings):
         description="Let embedded workers publish changes of their prefix caches, and subscribe to "
         "all workers that do, so that the router knows the contents of each cache.",
     )
-    worker_kv_events: TextList = Field(
-        (),
-        description="Endpoints at which external workers publish KV events, for workers that do "
-        "not report them (vLLM): for each of worker_urls the endpoint, a space, and "
-        "the replay endpoint, such as tcp://10.0.0.5:5557 tcp://10.0.0.5:5558; "
-        "separated by commas, empty for none.",
-        json_schema_extra={"default_text": "none"},
-    )
     worker_kv_tokens: int = Field(
         16_384, ge=256, le=1 << 31, description="KV cache of an embedded worker, in tokens."
     )
@@ -62,20 +54,3 @@ class FleetSettings(RoomSettings):
         if len(set(value)) != len(value):
             raise ValueError("a worker URL is given twice")
         return tuple(url.rstrip("/") for url in value)
-
-    @field_validator("worker_kv_events")
-    @classmethod
-    def _check_endpoints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for pair in value:
-            endpoints = pair.split()
-            if len(endpoints) > 2 or not all(e.startswith(("tcp://", "ipc://")) for e in endpoints):
-                raise ValueError(
-                    "each entry must be one or two endpoints, tcp://HOST:PORT or ipc://PATH"
-                )
-        return value
-
-    @model_validator(mode="after")
-    def _check_publishers(self) -> Self:
-        if self.worker_kv_events and len(self.worker_kv_events) != len(self.worker_urls):
-            raise ValueError("worker_kv_events needs as many entries as worker_urls")
-        return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from ipaddress import ip_address
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -40,3 +41,8 @@ def self_signed(host: str) -> tuple[bytes, bytes]:
         serialization.NoEncryption(),
     )
     return plain_key, certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def read_certificate(folder: Path) -> tuple[bytes, bytes]:
+    """Return key and certificate of the files tls.key and tls.crt. Raises OSError."""
+    return (folder / "tls.key").read_bytes(), (folder / "tls.crt").read_bytes()

@@ -22,6 +22,8 @@ from fairserve.platform.tenancy.app_principal import AppPrincipal
 from fairserve.platform.tenancy.auth import Principal
 
 DEFAULT_CLIENT = "default-flow"
+FAIRNESS_HEADER = "x-gateway-inference-fairness-id"
+"""Header of the gateway that names the client of a request without an app key."""
 OBJECTIVE_HEADER = "x-gateway-inference-objective"
 _BEARER = "bearer "
 
@@ -51,13 +53,11 @@ class GatewayClients:
         self,
         decisions: DecisionService,
         app: AppPrincipal | None,
-        client_headers: tuple[str, ...],
         background_objectives: tuple[str, ...],
     ) -> None:
         """``app`` owns the requests without an app key; None: they are rejected."""
         self._decisions = decisions
         self._app = app
-        self._client_headers = tuple(name.lower() for name in client_headers)
         self._background_objectives = frozenset(background_objectives)
 
     async def find(self, headers: Mapping[str, str]) -> GatewayClient:
@@ -72,7 +72,7 @@ class GatewayClients:
                 "an app key is needed: Authorization: Bearer sk-fs-..., or x-api-key: sk-fs-...",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        user = user_in_headers(headers, self._client_headers) or DEFAULT_CLIENT
+        user = user_in_headers(headers, (FAIRNESS_HEADER,)) or DEFAULT_CLIENT
         return GatewayClient(await self._app.get(), user, background)
 
 

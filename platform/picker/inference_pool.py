@@ -48,7 +48,8 @@ class InferencePool:
         *,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
-        self.name, self.namespace = settings.pool_name, settings.pool_namespace or own_namespace()
+        namespace, _, self.name = settings.pool_name.rpartition("/")
+        self.namespace = namespace or own_namespace()
         self.synced = False
         """True once pool and pods were read, while the pool exists."""
         self.problem = ""
@@ -158,11 +159,10 @@ class InferencePool:
     def _worker(self, host: str, port: int) -> WorkerSpec:
         own = self._settings
         events = None
-        if own.pool_kv_events_port:
-            replay = own.pool_kv_replay_port
+        if own.pool_kv_ports:
+            published, _, replay = own.pool_kv_ports.partition(",")
             events = KvEndpoints(
-                f"tcp://{host}:{own.pool_kv_events_port}",
-                f"tcp://{host}:{replay}" if replay else "",
+                f"tcp://{host}:{published}", f"tcp://{host}:{replay}" if replay else ""
             )
         return WorkerSpec(
             f"{host}:{port}",

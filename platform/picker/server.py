@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from fairserve.platform.picker.certificate import self_signed
+from fairserve.platform.picker.certificate import read_certificate, self_signed
 from fairserve.platform.picker.exchange import Context, PickerExchange, PickerParts
 from fairserve.platform.picker.health import PickerHealth
 from fairserve.platform.picker.protocol import messages_pb2 as pb
@@ -64,13 +64,14 @@ class PickerServer:
 
     def __init__(
         self,
+        host: str,
         settings: PickerSettings,
         parts: PickerParts,
         is_ready: Callable[[], bool],
         background: BackgroundTasks,
     ) -> None:
         """``background`` has the tasks of ``parts``."""
-        self._settings = settings
+        self._host, self._settings = host, settings
         self._parts = parts
         self._background = background
         self.port = 0
@@ -88,23 +89,21 @@ class PickerServer:
     async def start(self) -> None:
         """Listen. Raises OSError if a file cannot be read, or the port is in use."""
         own = self._settings
-        host = f"[{own.picker_host}]" if ":" in own.picker_host else own.picker_host
+        host = f"[{self._host}]" if ":" in self._host else self._host
         address = f"{host}:{own.picker_port}"
         try:
-            if own.picker_tls:
+            if own.picker_tls == "off":
+                self.port = self._server.add_insecure_port(address)
+            else:
                 credentials = grpc.ssl_server_credentials([self._certificate()])
                 self.port = self._server.add_secure_port(address, credentials)
-            else:
-                self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
             raise OSError(f"the picker cannot listen on {address}: {error}") from error
         await self._server.start()
 
     def _certificate(self) -> tuple[bytes, bytes]:
-        own = self._settings
-        if own.picker_tls_cert is None or own.picker_tls_key is None:
-            return self_signed(own.picker_host)
-        return own.picker_tls_key.read_bytes(), own.picker_tls_cert.read_bytes()
+        folder = self._settings.tls_folder
+        return self_signed(self._host) if folder is None else read_certificate(folder)
 
     async def stop(self) -> None:
         """End all exchanges, and wait until their ends are reported."""

@@ -104,18 +104,17 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        openapi_url=api_docs.OPENAPI_PATH if settings.server.api_docs else None,
+        openapi_url=api_docs.OPENAPI_PATH,
     )
     console_state = ConsoleState(settings.console)
     requests = RequestMetrics()
     put_on(app, HttpState(settings, console_state, requests))
     for module in (*CALLS, conversations, files, batches, interactions, *MANAGEMENT):
         app.include_router(module.router)
-    if settings.console.console:
+    if settings.console.console != "off":
         app.include_router(console)
-    if settings.server.api_docs:
-        api_docs.describe_keys(app)
-        app.include_router(api_docs.router)
+    api_docs.describe_keys(app)
+    app.include_router(api_docs.router)
     for kind in (FairServeError, DataError, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)

@@ -221,7 +221,6 @@ class Platform:
         self.settings = settings
         self.jobs.reload(settings)
         self.storage.outbox.settings = settings.background
-        self.metrics.top_clients = settings.server.metrics_top_clients
         self.completions.keepalive_s = settings.serving.keepalive_s
         if self.fleet_watch is not None:
             await self.fleet_watch.check()

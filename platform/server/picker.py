@@ -7,6 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from fairserve.platform.picker.certificate import read_certificate
 from fairserve.platform.picker.clients import GatewayClients
 from fairserve.platform.picker.endpoints import Endpoints
 from fairserve.platform.picker.exchange import PickerParts
@@ -38,15 +39,15 @@ class Picker:
     def check(self) -> None:
         """Raise OSError if the port is in use, or the certificate cannot be read."""
         own = self._settings.picker
-        for path in (own.picker_tls_cert, own.picker_tls_key):
-            if own.picker_tls and path is not None:
-                path.read_bytes()
-        family = socket.AF_INET6 if ":" in own.picker_host else socket.AF_INET
+        if own.tls_folder is not None:
+            read_certificate(own.tls_folder)
+        host = self._settings.server.host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            socket.create_server((own.picker_host, own.picker_port), family=family).close()
+            socket.create_server((host, own.picker_port), family=family).close()
         except OSError as error:
             raise OSError(
-                f"gateways cannot be served at {own.picker_host}:{own.picker_port}:"
+                f"gateways cannot be served at {host}:{own.picker_port}:"
                 f" {os.strerror(error.errno or 0)}; choose another port with --picker-port"
                 " (0 takes a free one)"
             ) from error
@@ -66,7 +67,6 @@ class Picker:
             clients=GatewayClients(
                 platform.decisions,
                 app,
-                own.picker_client_headers,
                 own.picker_background_objectives,
             ),
             pool=platform.pool,
@@ -78,7 +78,9 @@ class Picker:
             on_answered=log_answered,
             in_background=background.run,
         )
-        self._server = PickerServer(own, parts, lambda: self._ready(platform), background)
+        self._server = PickerServer(
+            settings.server.host, own, parts, lambda: self._ready(platform), background
+        )
         await self._server.start()
 
     def _ready(self, platform: Platform) -> bool:
@@ -102,8 +104,8 @@ class Picker:
     def banner(self) -> list[str]:
         """Return the lines of the banner."""
         own = self._settings.picker
-        security = "TLS" if own.picker_tls else "plain text"
-        lines = [f"  gateways {own.picker_host}:{self.port} (gRPC, {security})"]
+        security = "plain text" if own.picker_tls == "off" else "TLS"
+        lines = [f"  gateways {self._settings.server.host}:{self.port} (gRPC, {security})"]
         if self._pool is not None:
             lines.append(f"  pool     {self._pool.namespace}/{self._pool.name}")
         return lines

@@ -57,6 +57,8 @@ logger = logging.getLogger(__name__)
 
 TAKEN_OVER = "another server has taken over the database"
 AFTER_DRAIN_S = 5
+KEEP_ALIVE_TIMEOUT_S = 75
+"""Seconds for which a connection may be idle between two requests; a proxy's must be shorter."""
 """Seconds that answers may take to reach their clients after the drain."""
 SWITCH_S = 0.0005
 """Interval at which Python may switch threads, in seconds."""
@@ -182,7 +184,7 @@ class ServerProcess:
             server_header=False,
             proxy_headers=False,  # client_address trusts trusted_proxies only, none by default
             timeout_graceful_shutdown=AFTER_DRAIN_S,
-            timeout_keep_alive=settings.server.keep_alive_timeout_s,
+            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
         )
         reload = None
         if self._reread is not None:
@@ -272,10 +274,9 @@ class ServerProcess:
         ]
         if self._addition is not None:
             lines += self._addition.banner()
-        if settings.console.console:
+        if settings.console.console != "off":
             lines.append(f"  console {url}/console")
-        if settings.server.api_docs:
-            lines.append(f"  docs    {url}/docs")
+        lines.append(f"  docs    {url}/docs")
         if self._admin_key is not None:
             lines.append(f"  admin key (shown once, keep it): {self._admin_key}")
             self._admin_key = None
@@ -418,11 +419,7 @@ def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
     return functools.partial(
         LimitedProtocol,
         connections=Connections(total, per_address, settings.console.proxy_networks),
-        limits=RequestLimits(
-            head_timeout_s=settings.server.request_head_timeout_s,
-            body_timeout_s=settings.server.request_body_timeout_s,
-            max_body_bytes=settings.server.max_body_bytes,
-        ),
+        limits=RequestLimits(max_body_bytes=settings.server.max_body_bytes),
     )
 
 

@@ -60,27 +60,6 @@ class ServerSettings(RoomSettings):
         "answer 429. At most half of all if the limit of open files lowers "
         "max_connections.",
     )
-    request_head_timeout_s: float = Field(
-        10.0,
-        gt=0,
-        le=3600,
-        description="Seconds that a client may take to send the request line and the headers (64 "
-        "KiB at most), from its connection or the first byte on; then 408, or the end "
-        "of an idle connection.",
-    )
-    request_body_timeout_s: float = Field(
-        30.0,
-        gt=0,
-        le=3600,
-        description="Seconds that a client may take to send a body, and one more for each 64 KiB "
-        "that arrived; then 408.",
-    )
-    keep_alive_timeout_s: int = Field(
-        75,
-        ge=1,
-        le=3600,
-        description="Seconds for which a connection may be idle between two requests.",
-    )
     max_body_bytes: int = Field(
         8 * 1024 * 1024,
         ge=1024,
@@ -108,14 +87,6 @@ class ServerSettings(RoomSettings):
         description="Port that answers /metrics without a key; 0: none. With an admin key the API's "
         "port answers it, too.",
     )
-    metrics_top_clients: int = Field(
-        10,
-        ge=0,
-        le=1000,
-        description="Clients whose tenant, app and user are labels of metrics, the most served ones; "
-        "all others are one series.",
-    )
-    api_docs: bool = Field(True, description="Serve the API's description at /docs.")
 
 
 class Settings(BaseModel):

@@ -17,7 +17,7 @@ from pydantic import AliasChoices
 from fairserve.platform.base.command_line import option
 from fairserve.platform.server.settings import FIELDS
 from fairserve.platform.server.settings_reload import RELOADABLE
-from fairserve.platform.server.settings_topics import TOPICS
+from fairserve.platform.server.settings_topics import TOPICS, WHEN
 
 SECRETS_NOTE = (
     "Secrets have no flag: FAIRSERVE_SECRET_KEY, FAIRSERVE_SECRET_KEY_PREVIOUS, FAIRSERVE_ADMIN_KEY,"
@@ -115,13 +115,14 @@ def guide() -> str:
         "A flag of `fairserve serve` wins over its environment variable, that over the",
         "[configuration file](configuration.md) (`--config`), and that over the default. The file has",
         "settings by the names of the first column. Secrets have no flag, because a process list shows",
-        "flags. Units end a name: `_s` seconds, `_tokens`, `_bytes`, `_days`. A setting marked *reload*",
-        "can change in the file while the server runs; it is applied after SIGHUP.",
+        "flags. Units end a name: `_s` seconds, `_tokens`, `_bytes`, `_days`. A setting that applies at",
+        "*reload* can change in the file while the server runs, and applies after SIGHUP. A server",
+        "that is started with a removed setting does not start; the error names what replaces it.",
     ]
     for topic, fields in TOPICS.items():
         lines += ["", f"## {topic}", ""]
-        lines += ["| setting | flag | environment | default | change | meaning |"]
-        lines += ["|---|---|---|---|---|---|"]
+        lines += ["| setting | flag | environment | default | applies at | meaning | change it |"]
+        lines += ["|---|---|---|---|---|---|---|"]
         lines += [_row(field) for field in fields]
     lines += ["", "## Parameters of the system", ""]
     lines += [
@@ -145,7 +146,15 @@ def _row(field: str) -> str:
     shown = f"`{name}`" if name else "none"
     description = str(FIELDS[field].description)
     change = "reload" if field in RELOADABLE else "restart"
-    cells = (f"`{field}`", shown, environment, default_text(field), change, description)
+    cells = (
+        f"`{field}`",
+        shown,
+        environment,
+        default_text(field),
+        change,
+        description,
+        WHEN[field],
+    )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -10,20 +10,14 @@ from dataclasses import dataclass
 
 from fairserve.platform.server.settings import FIELDS, ROOM_OF, Settings
 
-_LOG = "log_level log_format keepalive_s"
-_RETENTION = (
-    "ledger_retention_days usage_retention_days content_retention_days webhook_retention_days"
-    " export_retention_hours"
-)
-_JOBS = "usage_rollup_interval_s webhook_interval_s export_poll_interval_s"
-_WEBHOOKS = "webhook_timeout_s webhook_max_attempts webhook_allow_http webhook_allowed_networks"
-_EXPORTS = "export_max_unfinished export_max_bytes export_max_bytes_per_tenant"
-_OTHERS = "metrics_top_clients console_session_hours console_idle_minutes drain_timeout_s"
+_RETENTION = "ledger_retention_days usage_retention_days content_retention_days"
+_JOBS = f"{_RETENTION} usage_rollup_interval_s webhook_allowed_networks"
+_OTHERS = "log_level log_format keepalive_s console_session_hours drain_timeout_s"
 
-RELOADABLE = frozenset(" ".join((_LOG, _RETENTION, _JOBS, _WEBHOOKS, _EXPORTS, _OTHERS)).split())
+RELOADABLE = frozenset(f"{_JOBS} {_OTHERS}".split())
 """Names of settings. No validation compares one of them with a setting that needs a restart."""
 
-READ_BY_JOBS = frozenset(" ".join((_RETENTION, _JOBS, _WEBHOOKS, _EXPORTS)).split())
+READ_BY_JOBS = frozenset(_JOBS.split())
 """Those that background jobs read, too; Celery's processes read them when they start."""
 
 

@@ -1,7 +1,7 @@
-"""Order in which people see the settings: by topic, the most used first.
+"""The settings by topic, the most used first, each with a sentence that says when to change it.
 
-The flags of ``fairserve serve --help`` and the tables of ``docs/guide/settings.md`` follow it. Each
-setting has one topic; a test finds those that are missing here.
+The flags of ``fairserve serve --help`` and the tables of ``docs/guide/settings.md`` follow this order. A
+test finds settings that are missing here.
 """
 
 from __future__ import annotations
@@ -9,42 +9,108 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_TOPICS = {
-    "Most used": "host port data_dir database_url model workers worker_urls system log_level"
-    " log_format config",
-    "Workers": "fleet_file kv_events worker_kv_events worker_kv_tokens worker_max_batch",
-    "Scheduling and throttling": "system_options cache_isolation",
-    "Queue and calls": "max_queue_wait_s max_queued_calls max_tenant_share"
-    " default_max_tokens keepalive_s drain_timeout_s",
-    "Interactions": "interaction_idle_timeout_s",
-    "Programs, responses, batches and files": "content_retention_days response_store"
-    " program_time_limit_s batch_parallel_calls file_store_url file_max_bytes file_max_bytes_in_all",
-    "Connections and requests": "trusted_proxies max_connections max_connections_per_address"
-    " request_head_timeout_s request_body_timeout_s keep_alive_timeout_s max_body_bytes"
-    " max_body_memory_bytes api_docs",
-    "Database, journal and secrets": "secret_key secret_key_previous admin_key database_lease_s"
-    " accept_newer_schema journal_max_bytes ledger_retention_days",
-    "Quotas and money": "contract_limits contract_rates_cut_runs currency",
-    "Learned profiles": "profile_learning profile_learning_interval_s profile_window_days"
-    " profile_learned_after profile_max_growth_per_day profile_believed_tokens",
-    "Usage reports and exports": "usage_retention_days usage_rollup_interval_s export_retention_hours"
-    " export_max_unfinished export_max_bytes export_max_bytes_per_tenant export_poll_interval_s",
-    "Recorded traffic": "trace_recording trace_max_bytes trace_retention_days",
-    "Background jobs": "background_jobs redis_url",
-    "Webhooks": "webhook_interval_s webhook_timeout_s webhook_max_attempts webhook_retention_days"
-    " webhook_allow_http webhook_allowed_networks",
-    "Endpoint picker": "picker_host picker_port picker_tls picker_tls_cert picker_tls_key picker_app"
-    " picker_client_headers picker_background_objectives picker_fallbacks pool_name pool_namespace"
-    " pool_worker_kind pool_worker_key_env pool_kv_events_port pool_kv_replay_port",
-    "Metrics": "metrics_host metrics_port metrics_top_clients",
-    "Traces": "tracing trace_content trace_content_max_chars",
-    "Console": "console console_session_hours console_idle_minutes console_sign_ins"
-    " console_sign_ins_in_all console_streams console_key_sign_in",
-    "Sign-in with OpenID Connect": "public_url oidc_issuer oidc_name oidc_client_id"
-    " oidc_client_secret oidc_scopes oidc_groups_claim oidc_roles",
+_TOPICS: dict[str, dict[str, str]] = {
+    "Most used": {
+        "host": "To be reached from other machines, and then behind a proxy with TLS.",
+        "port": "If another program has the port.",
+        "data_dir": "To keep the data on a disk of its own.",
+        "database_url": "For more than a trial: PostgreSQL can be backed up and shared.",
+        "model": "To serve a real model, or for the tokenizer of external workers.",
+        "workers": "To the number of model copies that the machine has memory for.",
+        "worker_urls": "To serve with vLLM or other servers that run already.",
+        "system": "To compare with another scheduler, or with plain rate limits (rpm-N).",
+        "log_level": "To debug while a fault is searched, to warning where logs cost money.",
+        "log_format": "To json where a collector reads the log.",
+        "config": "To keep the settings in a file under version control.",
+    },
+    "Workers": {
+        "fleet_file": "For aliases, tokenizers, keys or KV events of workers, and to change them live.",
+        "kv_events": "Off where the workers' event ports cannot be reached.",
+        "worker_kv_tokens": "To the memory that an embedded worker may use.",
+        "worker_max_batch": "Raise it on a machine that decodes more sequences at once.",
+    },
+    "Scheduling": {
+        "system_options": "To tune the system; see the parameters below.",
+        "cache_isolation": "If users of a tenant must not share caches, or tenants trust each other.",
+    },
+    "Queue and calls": {
+        "max_queue_wait_s": "Lower it if clients rather retry than wait.",
+        "max_queued_calls": "To the memory of the machine: 10,000 calls are a few hundred MB.",
+        "max_tenant_share": "Raise it if few tenants share the server; 1 for a single one.",
+        "default_max_tokens": "Raise it if clients name no limit and answers are cut off.",
+        "keepalive_s": "Below the idle time-out of a proxy; long to see the queue delay in headers.",
+        "drain_timeout_s": "To the longest call that a restart must not break.",
+        "interaction_idle_timeout_s": "If agents pause longer between calls, and apps set no time-out.",
+    },
+    "Programs, responses, batches and files": {
+        "content_retention_days": "To what law or contracts allow to keep of your clients' contents.",
+        "response_store": "Off if contents of answers must not be stored.",
+        "program_time_limit_s": "Raise it if declared programs run for hours.",
+        "batch_parallel_calls": "Raise it if batches leave workers idle at night.",
+        "file_store_url": "To keep files in S3 or another store, for more than one server or much data.",
+        "file_max_bytes": "To the largest batch file that your clients upload; adapt the proxy, too.",
+        "file_max_bytes_in_all": "To the space of the database or of the file store.",
+    },
+    "Connections and requests": {
+        "trusted_proxies": "Whenever a proxy is in front of the server.",
+        "max_connections": "To the open files that the process may have, and the clients at a time.",
+        "max_connections_per_address": "Raise it if many clients share an address (NAT).",
+        "max_body_bytes": "Raise it for images or very long prompts; adapt the proxy, too.",
+        "max_body_memory_bytes": "To the memory of the machine.",
+    },
+    "Database, journal and secrets": {
+        "secret_key": "Always set it with PostgreSQL; keep it with the backups.",
+        "secret_key_previous": "While secret_key is rotated.",
+        "admin_key": "To choose the first admin key, in automated installations.",
+        "database_lease_s": "Lower it for a faster fail-over to another server.",
+        "accept_newer_schema": "During a rolling upgrade, or to go back after one.",
+        "journal_max_bytes": "To the disk space for outages of the database.",
+    },
+    "Retention, quotas and money": {
+        "ledger_retention_days": "To what law or contracts demand for calls and the audit log.",
+        "usage_retention_days": "To what law or contracts demand for usage reports.",
+        "usage_rollup_interval_s": "Raise it if reports may lag and the database is busy.",
+        "trace_recording": "Off if not even pseudonymous traffic may be recorded.",
+        "currency": "To the currency of your prices and budgets.",
+        "quota_enforcement": "To every_call for plain rate limits; off to observe quotas first.",
+    },
+    "Background jobs and webhooks": {
+        "redis_url": "To run background jobs in processes of their own.",
+        "webhook_allowed_networks": "If receivers of webhooks are in your own network.",
+    },
+    "Endpoint picker": {
+        "picker_port": "If another program has the port.",
+        "picker_tls": "To a folder if gateways check the certificate; off behind a mesh with TLS.",
+        "picker_app": "If gateways send calls without app keys.",
+        "picker_background_objectives": "If gateways mark batch traffic with objectives.",
+        "picker_fallbacks": "If the gateway tries further endpoints by itself.",
+        "pool_name": "To pick from the pods of an InferencePool.",
+        "pool_worker_kind": "If the pods do not run vLLM.",
+        "pool_worker_key_env": "If the pods ask for a bearer token.",
+        "pool_kv_ports": "If the pods publish KV events and do not report where.",
+    },
+    "Metrics and traces": {
+        "metrics_host": "If Prometheus runs on another machine.",
+        "metrics_port": "To scrape metrics without a key.",
+        "tracing": "To calls if you run an OpenTelemetry collector; content to debug prompts.",
+    },
+    "Console and sign-in": {
+        "console": "To oidc if keys must not be typed into browsers; off to serve the API only.",
+        "console_session_hours": "To your rules for sign-ins.",
+        "public_url": "With an OpenID provider.",
+        "oidc_issuer": "To let people sign in with your OpenID provider.",
+        "oidc_client_id": "With an OpenID provider.",
+        "oidc_client_secret": "If the provider gave the console a secret.",
+        "oidc_groups_claim": "If the provider has groups in another claim, such as Keycloak's roles.",
+        "oidc_roles": "With an OpenID provider: who may see, operate and administer.",
+    },
 }
 
 TOPICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {topic: tuple(names.split()) for topic, names in _TOPICS.items()}
+    {topic: tuple(settings) for topic, settings in _TOPICS.items()}
 )
 """Names of settings by topic."""
+WHEN: Mapping[str, str] = MappingProxyType(
+    {name: sentence for settings in _TOPICS.values() for name, sentence in settings.items()}
+)
+"""The sentence that says when to change a setting, by its name."""

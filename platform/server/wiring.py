@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,8 +139,6 @@ def recorder(settings: Settings, clock: Clock) -> TrafficRecorder | None:
         return None
     return TrafficRecorder(
         folder,
-        max_bytes=settings.reporting.trace_max_bytes,
-        retention_s=timedelta(days=settings.reporting.trace_retention_days).total_seconds(),
         block_tokens=BLOCK_TOKENS,
         clock=clock,
     )
@@ -150,7 +147,7 @@ def recorder(settings: Settings, clock: Clock) -> TrafficRecorder | None:
 def tracing(settings: Settings) -> Tracing | None:
     """Return the tracer of calls; None if calls are not traced. Raises ValueError."""
     own = settings.monitoring
-    if not own.tracing:
+    if own.tracing == "off":
         return None
     try:
         from fairserve.platform.monitoring.tracing.exporting import Tracing
@@ -158,7 +155,7 @@ def tracing(settings: Settings) -> Tracing | None:
         if error.name is None or not error.name.startswith("opentelemetry"):
             raise
         raise ValueError("tracing needs OpenTelemetry: pip install 'fairserve[otel]'") from error
-    return Tracing(own.trace_content_max_chars)
+    return Tracing()
 
 
 def control(
@@ -253,7 +250,6 @@ def metrics(
             sessions=stored.sessions,
             journal_limit_bytes=settings.control.journal_max_bytes,
             version=product_version(),
-            top_clients=settings.server.metrics_top_clients,
             spans=None if tracing is None else tracing.counts,
         )
     )
@@ -286,7 +282,7 @@ def serving(
     options = check_options(own)
     decisions = DecisionService(stored.authenticator, control, workers.models, options)
     on_content = None
-    if tracing is not None and settings.monitoring.trace_content:
+    if tracing is not None and settings.monitoring.tracing == "content":
         on_content = tracing.calls.add_content
     completions = Completions(
         decisions, workers.pool, answers, on_content=on_content, keepalive_s=own.keepalive_s

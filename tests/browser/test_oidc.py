@@ -5,8 +5,6 @@ from oidc_provider import oidc_provider
 from page_server import PageServer
 from processes import free_port
 
-NAME = "Example Login"
-
 
 @pytest.fixture(scope="module")
 def provider():
@@ -20,7 +18,7 @@ def provider():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, provider):
     port = free_port()
-    settings = provider.settings(public_url=f"http://localhost:{port}", oidc_name=NAME)
+    settings = provider.settings(public_url=f"http://localhost:{port}")
     with PageServer(tmp_path_factory.mktemp("server"), port=port, **settings) as running:
         yield running
 
@@ -35,7 +33,7 @@ def visit(browser, server, provider):
 
 def sign_in(visit, subject):
     """Sign in at the provider's page."""
-    visit.page.get_by_role("link", name=f"Sign in with {NAME}").click()
+    visit.page.get_by_role("link", name="Sign in with 127.0.0.1").click()
     visit.page.locator("input[name=sub]").fill(subject)
     visit.page.locator("input[name=sub]").press("Enter")
 
@@ -74,11 +72,12 @@ def test_an_admin_changes_a_key(visit, server):
     assert {"operator", "2099-01-31 12:00:00"} <= set(row.locator("td").all_inner_texts())
 
 
-def test_a_person_without_a_role_sees_why(visit):
+def test_a_person_without_a_role_sees_why(visit, provider):
     visit.open("/console/overview")
     sign_in(visit, "carl")
     alert = visit.page.get_by_role("alert")
+    host = provider.issuer.removeprefix("http://")
     assert alert.inner_text() == (
-        f"none of your groups at {NAME} has a role here; ask an administrator for one"
+        f"none of your groups at {host} has a role here; ask an administrator for one"
     )
     assert not visit.faults()

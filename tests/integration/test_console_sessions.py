@@ -25,7 +25,6 @@ class World:
         self.settings = Settings(
             data_dir=management.state.settings.db.data_dir,
             console_session_hours=8,
-            console_idle_minutes=60,
         )
         self.tenant = management.tenant("one")
         self.now = utc_now()
@@ -142,7 +141,7 @@ def test_expired_sessions_are_deleted(world):
     assert world.rows == 1, "by the next sign-in"
     world.later(hours=9)
     with world.sessions.begin() as session:
-        assert delete_expired(session, world.settings.tenancy, world.now) == 1
+        assert delete_expired(session, world.now) == 1
     assert world.rows == 0
     world.now = utc_now() - timedelta(days=1)
     world.sign_in()

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from dataclasses import replace
+from datetime import timedelta
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +16,14 @@ from usage_histories import START, calls
 
 from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.platform.reporting.exports import content, interaction_files, parts, service
+from fairserve.platform.reporting.exports import (
+    content,
+    interaction_files,
+    parts,
+    repository,
+    service,
+    work,
+)
 from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.reporting.usage.rollups import roll_up
 
@@ -169,10 +177,10 @@ def test_a_waiting_export_is_cancelled(world):
     assert world.read_export(export, status=404)
 
 
-def test_an_expired_export_is_gone(world):
+def test_an_expired_export_is_gone(world, monkeypatch):
     export = world.request_export(format="csv")
     world.at -= LATER
-    world.set(export_retention_hours=1 / 60)
+    monkeypatch.setattr(work, "KEPT", timedelta(minutes=1))
     assert world.make() == 1
     gone = world.file(export)
     assert (gone.status_code, gone.json()["error"]["code"]) == (410, "expired")
@@ -290,8 +298,8 @@ def test_a_file_contains_no_data_of_other_tenants(world):
                 assert (world.second["id"] in text) == (key == world.key)
 
 
-def test_waiting_exports_of_a_tenant_are_bounded(world):
-    world.set(export_max_unfinished=3)
+def test_waiting_exports_of_a_tenant_are_bounded(world, monkeypatch):
+    monkeypatch.setattr(service, "MAX_UNFINISHED", 3)
     first = world.request_export()
     world.request_export(world.app["api_key"])
     world.request_export(world.second["api_key"])
@@ -319,21 +327,22 @@ def test_rows_are_bounded(world, monkeypatch):
 def test_bytes_are_bounded_by_tenant_and_in_total(world, monkeypatch):
     monkeypatch.setattr(parts, "PART_BYTES", 100)
     size = len(world.made(kind="interactions", format="csv").content)
-    world.set(export_max_bytes_per_tenant=2 * size - 1)
+    monkeypatch.setattr(repository, "MAX_BYTES_PER_TENANT", 2 * size - 1)
     too_much = world.request_export(kind="interactions", format="csv")
     assert world.make() == 1
     failed = world.read_export(too_much)
     assert failed["state"] == "failed"
-    assert "export_max_bytes_per_tenant" in failed["error"]
+    assert "are allowed now; request a smaller export" in failed["error"]
     assert len(world.parts()) == 1, "what was written of it has gone"
     world.made(world.other["api_key"], kind="interactions", format="csv")
-    world.set(export_max_bytes_per_tenant=size)
+    monkeypatch.setattr(repository, "MAX_BYTES_PER_TENANT", size)
     assert "delete some" in world.request_export(status=429)["error"]["message"]
-    world.set(export_max_bytes_per_tenant=1 << 30, export_max_bytes=2 * size)
+    monkeypatch.setattr(repository, "MAX_BYTES_PER_TENANT", 1 << 30)
+    monkeypatch.setattr(repository, "MAX_BYTES", 2 * size)
     rejected = world.request_export(kind="interactions", format="csv")
     world.make()
-    assert "export_max_bytes" in world.read_export(rejected)["error"]
-    world.set(export_max_bytes=size)
+    assert "are allowed now" in world.read_export(rejected)["error"]
+    monkeypatch.setattr(repository, "MAX_BYTES", size)
     assert (
         "0 are allowed now"
         in world.request_export(world.other["api_key"], status=429)["error"]["message"]

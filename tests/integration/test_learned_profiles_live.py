@@ -9,14 +9,16 @@ from live_server import SharedLiveServer
 from processes import eventually
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.platform.background.jobs import jobs
 
 MODEL = "fairserve-tiny-random"
 CALLS = 24
 DECLARED = {"stages": [{"input_tokens": 5000, "output_tokens": 200}], "calls_per_interaction": 9}
 
 
-def test_a_server_learns_the_usage_of_calls(tmp_path):
-    with SharedLiveServer(tmp_path, profile_learning_interval_s=0.2) as platform:
+def test_a_server_learns_the_usage_of_calls(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "PROFILES_INTERVAL_S", 0.2)
+    with SharedLiveServer(tmp_path) as platform:
         app = platform.new_app(profile=DECLARED)
         client = platform.openai(app["api_key"])
 

@@ -6,8 +6,10 @@ from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from constants import defaults
 from oidc_provider import oidc_provider
 
+from fairserve.platform.console import state
 from fairserve.platform.console.oidc.provider import KEYS_RETRY_S, RETRY_S, Provider
 from fairserve.platform.console.sessions import find
 from fairserve.platform.console.sign_in_limit import MAX_SIGN_INS
@@ -44,17 +46,17 @@ class Console:
 
     def configure(self, **more):
         """Use other settings, and begin with nothing in memory, as after a restart."""
-        state = self.management.state
+        running = self.management.state
         settings = Settings(
-            data_dir=state.settings.db.data_dir,
+            data_dir=running.settings.db.data_dir,
             fleet_file=self.management.fleet_file,
             kv_events=False,
             **self.provider.settings(**more),
         )
-        state.settings = settings
-        state.console = ConsoleState(settings.console)
-        if state.console.oidc is not None:
-            state.console.oidc = Provider(settings.console, clock=lambda: self.now_s)
+        running.settings = settings
+        running.console = state.ConsoleState(settings.console)
+        if running.console.oidc is not None:
+            running.console.oidc = Provider(settings.console, clock=lambda: self.now_s)
 
     def get(self, path, **query):
         return self.client.get(path, params=query or None, follow_redirects=False)
@@ -207,7 +209,8 @@ FAULTS = {
 
 
 def test_a_token_that_is_not_valid_is_rejected(console):
-    console.configure(console_sign_ins=100)
+    with defaults(state, "SignInLimit", limit=100):
+        console.configure()
     for name, fault in FAULTS.items():
         console.provider.fail(**fault)
         assert console.sign_in().status_code == 401, name
@@ -247,7 +250,8 @@ def test_no_sign_in_leads_to_another_site(console):
 
 
 def test_failed_sign_ins_are_limited_by_address(console):
-    console.configure(console_sign_ins=3)
+    with defaults(state, "SignInLimit", limit=3):
+        console.configure()
     answers = [console.get(f"{CALLBACK}?code=x&state=x").status_code for _ in range(4)]
     assert answers == [401, 401, 401, 429]
     assert len(console.audit("console.sign_in_failed")) == 1
@@ -301,7 +305,7 @@ def test_a_wrong_discovery_document_is_not_used(console):
 
 
 def test_a_server_without_keys_at_its_sign_in(console):
-    console.configure(console_key_sign_in=False)
+    console.configure(console="oidc")
     page = console.get("/console/sign-in").text
     assert 'name="key"' not in page
     assert BEGIN in page

@@ -95,7 +95,7 @@ def scopes(path):
     return ["app"] * 5 + ["tenant"]
 
 
-HOOKS = {"webhook_allow_http": True, "webhook_allowed_networks": "127.0.0.0/8"}
+HOOKS = {"webhook_allowed_networks": "127.0.0.0/8"}
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,21 @@ of the other tenant is revealed or changed.
 import itertools
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from processes import eventually
 from sqlalchemy import select
 from whole_server import PROFILE, WholeServer
 
+from fairserve.platform.background.jobs import jobs
+from fairserve.platform.background.webhooks import delivery
 from fairserve.platform.db.models import metadata
 from fairserve.platform.fleet.endpoints import HEALTH_PATHS
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.tenancy.settings import TenancySettings
 
 OPENAPI = create_app(Settings(data_dir=Path("unused")), None).openapi()
 OPERATIONS = sorted(
@@ -278,13 +282,15 @@ def world(new_postgres_url, tmp_path_factory):
     options = {
         "database_url": new_postgres_url(),
         "secret_key": "x" * 32,
-        "profile_learning": False,  # it would change the row of the app
-        "webhook_allow_http": True,
         "webhook_allowed_networks": "127.0.0.0/8",
-        "webhook_max_attempts": 1,
-        "webhook_interval_s": 0.05,
     }
-    with WholeServer(folder, **options) as server:
+    not_learned = property(lambda settings: None)  # it would change the row of the app
+    with (
+        mock.patch.object(TenancySettings, "learning_options", not_learned),
+        mock.patch.object(delivery, "MAX_ATTEMPTS", 1),
+        mock.patch.object(jobs, "WEBHOOKS_INTERVAL_S", 0.05),
+        WholeServer(folder, **options) as server,
+    ):
         world = World(server)
         yield world
         server.call(world.alma.app_key, "DELETE", "/v1/interactions/almas-live-program")

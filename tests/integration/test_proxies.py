@@ -24,6 +24,7 @@ from installed_envoy import need_envoy
 from processes import eventually, free_port
 
 from fairserve.platform.picker.certificate import self_signed
+from fairserve.platform.server.process import KEEP_ALIVE_TIMEOUT_S
 from fairserve.platform.server.settings import FIELDS
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -294,7 +295,7 @@ def test_a_connection_of_http_gets_no_answer_of_the_server(proxy):
 def test_time_outs_and_limits_fit_the_defaults_of_the_server(name):
     """An idle connection to the server ends earlier at the proxy, and a silent call later."""
     text = (DEPLOY / name).read_text()
-    least_s = FIELDS["keep_alive_timeout_s"].default
+    least_s = KEEP_ALIVE_TIMEOUT_S
     longest_s = FIELDS["max_queue_wait_s"].default
     idle, silent = {
         "envoy.yaml": ("{idle_timeout: 60s}", "stream_idle_timeout: 3600s"),

@@ -7,13 +7,14 @@ import sys
 from unittest import mock
 
 import pytest
+from constants import defaults
 from every_task import REQUESTS, STREAMED, embedding_fleet, serves_every_task
 from opentelemetry.semconv import schemas
 from otlp_collector import OtlpCollector
 from processes import eventually
 from whole_server import PROFILE, WholeServer
 
-from fairserve.platform.monitoring.tracing import call_tracer
+from fairserve.platform.monitoring.tracing import call_tracer, exporting
 from fairserve.platform.server import wiring
 from fairserve.platform.server.settings import Settings
 
@@ -75,7 +76,7 @@ def traced(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     with (
         embedding_fleet(folder) as (_, fleet_file),
-        Traced(folder / "data", tracing=True, fleet_file=fleet_file) as traced,
+        Traced(folder / "data", tracing="calls", fleet_file=fleet_file) as traced,
     ):
         serves_every_task(traced.server)
         yield traced
@@ -249,7 +250,8 @@ def test_spans_have_names_of_the_conventions_and_neither_prompts_nor_users(trace
 
 
 def test_switched_on_content_is_in_sampled_spans_and_bounded(tmp_path):
-    with Traced(tmp_path, tracing=True, trace_content=True, trace_content_max_chars=100) as traced:
+    short = defaults(exporting, "Tracing", content_max_chars=100)
+    with short, Traced(tmp_path, tracing="content") as traced:
         long = "x" * 90
         messages = [
             {"role": "system", "content": "first"},
@@ -280,7 +282,7 @@ def test_switched_on_content_is_in_sampled_spans_and_bounded(tmp_path):
 
 
 def test_a_stopping_server_exports_the_open_runs(tmp_path):
-    with Traced(tmp_path, tracing=True) as traced:
+    with Traced(tmp_path, tracing="calls") as traced:
         traced.chat("ok", run="open")
     names = {span.name for span in traced.collector.spans}
     assert names == {"chat scripted", f"invoke_workflow {traced.app['id']}"}
@@ -297,7 +299,7 @@ def test_a_missing_library_is_named_with_its_remedy(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "fairserve.platform.monitoring.tracing.exporting")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ValueError, match=r"pip install 'fairserve\[otel\]'"):
-        wiring.tracing(Settings(data_dir=tmp_path, tracing=True))
+        wiring.tracing(Settings(data_dir=tmp_path, tracing="calls"))
 
 
 @pytest.mark.parametrize(
@@ -309,9 +311,4 @@ def test_an_exporter_that_is_not_there_is_rejected_by_the_name_of_its_variable(
 ):
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"{name} is '{value}'; allowed: "):
-        wiring.tracing(Settings(data_dir=tmp_path, tracing=True))
-
-
-def test_content_needs_tracing():
-    with pytest.raises(ValueError, match="trace_content needs tracing"):
-        Settings(trace_content=True)
+        wiring.tracing(Settings(data_dir=tmp_path, tracing="calls"))

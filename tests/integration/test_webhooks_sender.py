@@ -10,7 +10,7 @@ from processes import free_port
 from webhook_world import Receiver
 
 from fairserve.platform.background.webhooks import endpoints, sender
-from fairserve.platform.background.webhooks.delivery import deliver_due, guard_of
+from fairserve.platform.background.webhooks.delivery import guard_of
 
 
 @pytest.fixture
@@ -47,10 +47,9 @@ def test_responses_of_receivers_are_stored_short_and_printable(world, one):
 
 
 def test_a_receiver_that_times_out_is_a_failure(world, one):
-    settings = world.settings.changed(webhook_timeout_s=0.05).background
     world.receiver.hold.clear()
     world.write(runs=[world.run()])
-    assert deliver_due(world.sessions, settings, world.hasher, now=world.clock) == 1
+    assert world.deliver(timeout_s=0.05) == 1
     world.receiver.hold.set()
     (row,) = world.deliveries
     assert (row.state, row.last_status, row.last_error) == (
@@ -143,7 +142,7 @@ def test_a_rebound_dns_name_is_rejected(world, monkeypatch):
         return answers.pop(0)
 
     monkeypatch.setattr(endpoints, "guard_of", lambda settings: guard_of(settings, resolve))
-    world.register(url=f"http://hooks.example:{world.receiver.port}/hook")
+    world.register(url=f"https://hooks.example:{world.receiver.port}/hook")
     world.write(runs=[world.run()])
     assert world.deliver(resolve=resolve) == 1
     (row,) = world.deliveries

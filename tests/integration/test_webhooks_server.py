@@ -9,13 +9,15 @@ from standardwebhooks import Webhook
 from webhook_world import EVERYTHING, Receiver
 from whole_server import WholeServer
 
+from fairserve.platform.background.jobs import jobs
 from fairserve.platform.db.webhooks import WebhookDelivery
 
-HOOKS = {
-    "webhook_allow_http": True,
-    "webhook_allowed_networks": "127.0.0.0/8",
-    "webhook_interval_s": 0.05,
-}
+HOOKS = {"webhook_allowed_networks": "127.0.0.0/8"}
+
+
+@pytest.fixture(autouse=True)
+def quick_jobs(monkeypatch):
+    monkeypatch.setattr(jobs, "WEBHOOKS_INTERVAL_S", 0.05)
 
 
 @pytest.fixture

@@ -103,10 +103,6 @@ class ExportWorld:
                 for row in read_only(session).execute(select(*key, func.count()).group_by(*key))
             }
 
-    def set(self, **settings):
-        """Change settings of requests and export jobs."""
-        self.settings = self.management.state.settings = self.settings.changed(**settings)
-
 
 class Killed(BaseException):
     """Ends an attempt like the end of its process: nothing is written down."""

@@ -6,6 +6,14 @@ import signal
 import subprocess
 import sys
 
+QUICK = """
+from fairserve.platform.background.jobs import jobs
+from fairserve.platform.server import cli
+jobs.PROFILES_INTERVAL_S = jobs.WEBHOOKS_INTERVAL_S = 0.5
+raise SystemExit(cli.main())
+"""
+"""The command line, with jobs in short intervals."""
+
 
 class JobProcess:
     """``fairserve jobs worker`` or ``beat`` over a database and a Redis."""
@@ -16,8 +24,8 @@ class JobProcess:
         names |= {name.upper(): value for name, value in settings.items()}
         self.arguments = [
             sys.executable,
-            "-m",
-            "fairserve.platform.server.cli",
+            "-c",
+            QUICK,
             "jobs",
             action,
             *flags,

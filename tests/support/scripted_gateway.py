@@ -23,7 +23,7 @@ class PickerServer(ThreadServer):
     def __init__(self, data_dir, *workers, flags=()):
         urls = ",".join(worker.url for worker in workers)
         own = ("--worker-urls", urls) if workers else ()
-        super().__init__(data_dir, "--picker-port", "0", "--no-picker-tls", *own, *flags)
+        super().__init__(data_dir, "--picker-port", "0", "--picker-tls", "off", *own, *flags)
 
     def addition(self, settings):
         self.picker = Picker(settings)

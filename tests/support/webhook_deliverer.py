@@ -12,12 +12,10 @@ def main():
     url, folder = sys.argv[1:]
     settings = Settings(
         data_dir=folder,
-        webhook_allow_http=True,
         webhook_allowed_networks="127.0.0.0/8",
-        webhook_timeout_s=60,
     )
     sessions, hasher = session_factory(connect(url)), key_hasher(settings.db)
-    print(deliver_due(sessions, settings.background, hasher), flush=True)
+    print(deliver_due(sessions, settings.background, hasher, timeout_s=60.0), flush=True)
 
 
 if __name__ == "__main__":

@@ -114,9 +114,8 @@ class WebhookWorld:
         self.receiver = receiver
         self.settings = management.state.settings = Settings(
             data_dir=management.state.settings.db.data_dir,
-            webhook_allow_http=True,
             webhook_allowed_networks="127.0.0.0/8",
-            **{"webhook_timeout_s": 5.0, **settings},
+            **settings,
         )
         self.sessions = management.state.session_factory
         self.hasher = management.hasher
@@ -183,9 +182,8 @@ class WebhookWorld:
         return self.record(name, **fields | more)
 
     def deliver(self, **more):
-        return deliver_due(
-            self.sessions, self.settings.background, self.hasher, now=self.clock, **more
-        )
+        more = {"now": self.clock, "timeout_s": 5.0, **more}
+        return deliver_due(self.sessions, self.settings.background, self.hasher, **more)
 
     def rows(self, model):
         with self.sessions() as session:

@@ -42,6 +42,13 @@ def _export(context: JobContext, stopping: Stopping) -> int:
     return made + expire_exports(context.sessions)
 
 
+PROFILES_INTERVAL_S = 30.0
+"""Seconds between examinations of apps whose profile is not learned yet; others every ten minutes."""
+WEBHOOKS_INTERVAL_S = 1.0
+"""Seconds between checks for webhook deliveries that are due."""
+EXPORTS_INTERVAL_S = 2.0
+"""Seconds between checks for requested report exports."""
+
 _ALL = (
     Job(
         "rollup",
@@ -53,20 +60,20 @@ _ALL = (
     Job(
         "profiles",
         "learns the token profiles of apps from the ledger",
-        lambda settings: settings.tenancy.profile_learning_interval_s,
+        lambda _: PROFILES_INTERVAL_S,
         _learn,
     ),
     Job(
         "webhooks",
         "sends webhooks",
-        lambda settings: settings.background.webhook_interval_s,
+        lambda _: WEBHOOKS_INTERVAL_S,
         _deliver,
         rest=0.0,
     ),
     Job(
         "exports",
         "runs report exports, and deletes expired ones",
-        lambda settings: settings.reporting.export_poll_interval_s,
+        lambda _: EXPORTS_INTERVAL_S,
         _export,
         rest=1.0,
     ),

@@ -30,6 +30,10 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.key_hash import KeyHasher
 
+TIMEOUT_S = 10.0
+"""Seconds that a receiver may take to respond, including the DNS lookup."""
+MAX_ATTEMPTS = 10
+"""Attempts after which a delivery is dead: nine within a day, later ones every 12 hours."""
 SLOTS = 16
 """Maximum concurrent deliveries of a process."""
 FAILING_SLOTS = SLOTS // 2
@@ -49,6 +53,7 @@ def deliver_due(
     stopping: Callable[[], bool] = lambda: False,
     now: Callable[[], datetime] = utc_now,
     resolve: Resolve = system_resolve,
+    timeout_s: float = TIMEOUT_S,
 ) -> int:
     """Send all due deliveries, and return the number of attempts.
 
@@ -58,7 +63,9 @@ def deliver_due(
     """
     if not any_due(sessions, now()):
         return 0  # as a rule: without an event loop and its threads
-    return asyncio.run(_Deliverer(sessions, settings, hasher, stopping, now, resolve).run())
+    return asyncio.run(
+        _Deliverer(sessions, settings, hasher, stopping, now, resolve, timeout_s).run()
+    )
 
 
 class _Deliverer:
@@ -70,13 +77,13 @@ class _Deliverer:
         stopping: Callable[[], bool],
         now: Callable[[], datetime],
         resolve: Resolve,
+        timeout_s: float,
     ) -> None:
         self._sessions = sessions
         self._hasher = hasher
         self._stopping = stopping
         self._now = now
-        self._timeout_s = settings.webhook_timeout_s
-        self._max_attempts = settings.webhook_max_attempts
+        self._timeout_s = timeout_s
         self._guard = guard_of(settings, resolve)
         self._lease = timedelta(seconds=2 * self._timeout_s + 1)
         # Slow DNS lookups must not delay database access.
@@ -128,7 +135,7 @@ class _Deliverer:
 
     async def _deliver(self, claimed: Claimed) -> None:
         outcome = await send(claimed, self._names, self._timeout_s, self._now)
-        await to_its_end(record, self._sessions, claimed, outcome, self._now(), self._max_attempts)
+        await to_its_end(record, self._sessions, claimed, outcome, self._now(), MAX_ATTEMPTS)
 
     async def _release(self) -> None:
         for task in self._running:
@@ -142,7 +149,6 @@ class _Deliverer:
 def guard_of(settings: BackgroundSettings, resolve: Resolve = system_resolve) -> Guard:
     """Return the guard for these settings."""
     return Guard(
-        allow_http=settings.webhook_allow_http,
         allowed=settings.webhook_allowed_networks,
         resolve=resolve,
     )

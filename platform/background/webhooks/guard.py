@@ -68,16 +68,15 @@ def system_resolve(host: str, port: int) -> list[str]:
 
 
 class Guard:
-    """Checks URLs. ``allowed`` are networks that need not be public."""
+    """Checks URLs. ``allowed`` are networks that need not be public, and where http is allowed."""
 
     def __init__(
         self,
         *,
-        allow_http: bool = False,
         allowed: Sequence[Network] = (),
         resolve: Resolve = system_resolve,
     ) -> None:
-        self._schemes = ("https", "http") if allow_http else ("https",)
+        self._schemes = ("https", "http") if allowed else ("https",)
         self._allowed = tuple(allowed)
         self._resolve = resolve
 
@@ -92,6 +91,11 @@ class Guard:
             raise UnsafeUrlError(
                 f"{host} (port {port}) has an address that is not public; allowed: hosts with public"
                 " addresses only, and networks that the operator allows"
+            )
+        if url.scheme == "http" and not all(map(self._is_allowed, addresses)):
+            raise UnsafeUrlError(
+                f"{host} (port {port}) is reached by http; allowed: https, and http within the networks"
+                " that the operator allows"
             )
         return Target(url, host, port, addresses)
 
@@ -139,14 +143,14 @@ class Guard:
         return url, host, port
 
     def _may_be_sent_to(self, address: Address) -> bool:
-        inner = _within(address)
-        if any(
+        return self._is_allowed(address) or is_public(address)
+
+    def _is_allowed(self, address: Address) -> bool:
+        return any(
             each.version == network.version and each in network
-            for each in (address, *inner)
+            for each in (address, *_within(address))
             for network in self._allowed
-        ):
-            return True
-        return is_public(address)
+        )
 
 
 def is_public(address: Address) -> bool:

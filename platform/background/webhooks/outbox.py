@@ -28,6 +28,8 @@ from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, Web
 
 logger = logging.getLogger(__name__)
 
+KEPT = timedelta(days=7)
+"""Time for which delivered and dead deliveries, and their events, are kept."""
 MAX_PENDING = 10_000
 """Maximum pending deliveries of one endpoint, above which the oldest become dead."""
 OVERFLOW = f"more than {MAX_PENDING} deliveries were pending"
@@ -81,7 +83,7 @@ class Outbox:
             tenant: {name for endpoint in found for name in endpoint.since}
             for tenant, found in endpoints.items()
         }
-        oldest = (now - timedelta(days=self.settings.webhook_retention_days)).timestamp()
+        oldest = (now - KEPT).timestamp()
         relevant = [
             (original, each)
             for original, each in calls

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def load_provider(settings: ConsoleSettings) -> Provider | None:
     """Return the configured provider; None if there is none. Raises ValueError without the extra."""
-    if not settings.oidc_issuer or not settings.console:
+    if not settings.oidc_issuer or settings.console == "off":
         return None
     try:
         from fairserve.platform.console.oidc.provider import Provider

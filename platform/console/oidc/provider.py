@@ -70,6 +70,18 @@ _METHODS = ("client_secret_basic", "client_secret_post")
 Json = dict[str, Any]
 
 
+SCOPES = ("openid", "profile", "email")
+GROUPS_SCOPE = "groups"
+"""Scope of a person's groups at some providers."""
+
+
+def _scopes(discovery: Mapping[str, Any]) -> list[str]:
+    """Return the scopes of a sign-in; that of the groups only where the provider has one."""
+    supported = discovery.get("scopes_supported")
+    has_groups = isinstance(supported, list) and GROUPS_SCOPE in supported
+    return [*SCOPES, GROUPS_SCOPE] if has_groups else list(SCOPES)
+
+
 class Provider:
     """Client of one provider. Belongs to the event loop."""
 
@@ -92,7 +104,7 @@ class Provider:
                 settings.oidc_client_id,
                 "code",
                 redirect_uri=self._callback_url,
-                scope=list(settings.oidc_scopes),
+                scope=_scopes(found),
                 state=attempt.state,
                 nonce=attempt.nonce,
                 code_challenge=create_s256_code_challenge(attempt.verifier),
@@ -259,7 +271,7 @@ class Provider:
 
     def _unavailable(self, reason: str) -> UnavailableError:
         logger.warning("sign-in at %s: %s", self._settings.oidc_issuer, reason)
-        other = ", or sign in with a key" if self._settings.console_key_sign_in else ""
+        other = ", or sign in with a key" if self._settings.console == "on" else ""
         return UnavailableError(
             f"{self._settings.oidc_title} cannot be used for sign-ins at the moment; retry{other}",
             code="provider_unavailable",

@@ -24,6 +24,8 @@ from fairserve.platform.base.version import product_version
 from fairserve.platform.monitoring.span_counts import SpanCounts
 from fairserve.platform.monitoring.tracing.call_tracer import SCHEMA_URL, CallTracer
 
+CONTENT_MAX_CHARS = 8192
+"""Characters of the prompt, and of the answer, that a span has; of a longer prompt the last messages."""
 CLOSE_S = 5.0
 """Longest time in seconds for which a stopping server sends the remaining spans."""
 QUEUE_SPANS = 2048
@@ -34,7 +36,11 @@ _PROTOCOL_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP
 class Tracing:
     """The tracer of calls, and the export of its spans. Starts a thread."""
 
-    def __init__(self, content_max_chars: int, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        content_max_chars: int = CONTENT_MAX_CHARS,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
         """Raises ValueError for a variable that asks for an exporter other than OTLP/HTTP."""
         _check(environment)
         self._exporter = _CountingExporter(OTLPSpanExporter())

@@ -30,24 +30,22 @@ _FILE: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _exports(request: Request, session: WriteSession, principal: Reader) -> Exports:
+def _exports(session: WriteSession, principal: Reader) -> Exports:
     asks_as: Any = "app" if principal.scope == "app" else "tenant"
     viewer = ExportViewer(asks_as, principal.tenant_id, principal.app_id)
-    return Exports(session, principal, viewer, request.app.state.settings.reporting)
+    return Exports(session, principal, viewer)
 
 
-def _exports_to_read(request: Request, session: ReadSession, principal: Reader) -> Exports:
-    return _exports(request, session, principal)
+def _exports_to_read(session: ReadSession, principal: Reader) -> Exports:
+    return _exports(session, principal)
 
 
-def _all(request: Request, session: WriteSession, principal: AdminPrincipal) -> Exports:
-    return Exports(
-        session, principal, ExportViewer("operator"), request.app.state.settings.reporting
-    )
+def _all(session: WriteSession, principal: AdminPrincipal) -> Exports:
+    return Exports(session, principal, ExportViewer("operator"))
 
 
-def _all_to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> Exports:
-    return _all(request, session, principal)
+def _all_to_read(session: ReadSession, principal: AdminPrincipal) -> Exports:
+    return _all(session, principal)
 
 
 Writable = Annotated[Exports, Depends(_exports, scope="function")]

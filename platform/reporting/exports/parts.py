@@ -17,7 +17,6 @@ from fairserve.platform.db.exports import ReportExport, ReportExportPart
 from fairserve.platform.reporting.exports import claims, repository
 from fairserve.platform.reporting.exports.claims import Now
 from fairserve.platform.reporting.exports.outages import RetryWhileDbDown
-from fairserve.platform.reporting.settings import ReportingSettings
 
 PART_BYTES = 1 << 20
 
@@ -29,7 +28,6 @@ class PartWriter:
         self,
         sessions: SessionFactory,
         export: ReportExport,
-        settings: ReportingSettings,
         retry_while_db_down: RetryWhileDbDown,
         now: Now,
     ) -> None:
@@ -38,7 +36,6 @@ class PartWriter:
         self.size_bytes = 0
         self._sessions = sessions
         self._export = export
-        self._settings = settings
         self._retry_while_db_down = retry_while_db_down
         self._now = now
         self._hash = hashlib.sha256()
@@ -93,10 +90,9 @@ class PartWriter:
 
     def _check_capacity(self, session: Session) -> None:
         kept = repository.kept_bytes(session, repository.same_bounds(self._export))
-        allowed = repository.allowed_bytes(session, self._settings, kept)
+        allowed = repository.allowed_bytes(session, kept)
         if kept > allowed:
             raise ConflictError(
-                f"the stored exports would have {kept:,} bytes, and {allowed:,} are allowed now"
-                " (export_max_bytes_per_tenant, export_max_bytes); request a smaller export, or delete"
-                " others"
+                f"the stored exports would have {kept:,} bytes, and {allowed:,} are allowed now;"
+                " request a smaller export, or delete others"
             )

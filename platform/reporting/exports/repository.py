@@ -13,9 +13,12 @@ from sqlalchemy.orm import Session
 from fairserve.platform.base.shared_limit import allowed_of
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
-from fairserve.platform.reporting.settings import ReportingSettings
 
 UNFINISHED = ("queued", "running")
+MAX_BYTES = 1 << 30
+"""Total size of the files of exports; then new exports get 429, and running ones fail."""
+MAX_BYTES_PER_TENANT = 1 << 28
+"""Total size of the files of one tenant's exports."""
 _DELETED_PARTS = 16
 """Maximum number of parts deleted by one transaction."""
 
@@ -84,10 +87,10 @@ def kept_bytes(session: Session, where: Sequence[ColumnElement[bool]] = ()) -> i
     return int(session.scalar(select(func.sum(ReportExport.size_bytes)).where(*where)) or 0)
 
 
-def allowed_bytes(session: Session, settings: ReportingSettings, own_bytes: int) -> int:
+def allowed_bytes(session: Session, own_bytes: int) -> int:
     """Return what the owner of ``own_bytes`` may have of the space for files, beside the others."""
     others_bytes = kept_bytes(session) - own_bytes
-    return allowed_of(settings.export_max_bytes, settings.export_max_bytes_per_tenant, others_bytes)
+    return allowed_of(MAX_BYTES, MAX_BYTES_PER_TENANT, others_bytes)
 
 
 def remove(session: Session, where: Sequence[ColumnElement[bool]]) -> int:

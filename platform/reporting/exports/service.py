@@ -20,11 +20,12 @@ from fairserve.platform.db.identity import Tenant
 from fairserve.platform.reporting.exports import repository
 from fairserve.platform.reporting.exports.repository import ExportViewer
 from fairserve.platform.reporting.exports.schemas import ExportOut, ExportRequest
-from fairserve.platform.reporting.settings import ReportingSettings
 from fairserve.platform.reporting.usage import reports
 from fairserve.platform.reporting.usage.formats import require_extras
 from fairserve.platform.tenancy.auth import Principal
 
+MAX_UNFINISHED = 20
+"""Queued and running exports of one tenant; further requests get 429."""
 MAX_LISTED = 1_000
 """Maximum number of exports of a tenant, including failed and expired ones until their deletion."""
 _RETRY_AFTER_S = 60
@@ -38,12 +39,10 @@ class Exports:
         session: Session,
         principal: Principal,
         viewer: ExportViewer,
-        settings: ReportingSettings,
     ) -> None:
         self._session = session
         self._principal = principal
         self._viewer = viewer
-        self._settings = settings
 
     def create(self, query: ExportRequest, *, app_id: str | None) -> ReportExport:
         """Queue an export, of an app that the viewer may read.
@@ -117,22 +116,22 @@ class Exports:
         self._audit("export.delete", export)
 
     def _check_capacity(self) -> None:
-        viewer, settings = self._viewer, self._settings
+        viewer = self._viewer
         if viewer.asks_as != "operator":
             locked = select(Tenant.id).where(Tenant.id == viewer.tenant_id)
             if self._session.scalar(locked.with_for_update(key_share=True)) is None:
                 raise NotFoundError("there is no such tenant", param="tenant")
         own = viewer.shares_bounds()
         waiting = ReportExport.state.in_(repository.UNFINISHED)
-        if repository.count(self._session, [*own, waiting]) >= settings.export_max_unfinished:
+        if repository.count(self._session, [*own, waiting]) >= MAX_UNFINISHED:
             raise _too_many(
-                f"{settings.export_max_unfinished} exports are queued or running, which is the limit;"
+                f"{MAX_UNFINISHED} exports are queued or running, which is the limit;"
                 " wait for one of them, or delete one"
             )
         if repository.count(self._session, own) >= MAX_LISTED:
             raise _too_many(f"the limit of {MAX_LISTED} exports is reached; delete some")
         kept = repository.kept_bytes(self._session, own)
-        allowed = repository.allowed_bytes(self._session, settings, kept)
+        allowed = repository.allowed_bytes(self._session, kept)
         if kept >= allowed:
             raise _too_many(
                 f"the stored files have {kept:,} bytes, and {allowed:,} are allowed now;"

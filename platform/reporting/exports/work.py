@@ -28,6 +28,8 @@ from fairserve.platform.reporting.settings import ReportSettings
 
 logger = logging.getLogger(__name__)
 
+KEPT = timedelta(hours=72)
+"""Time for which the file of an export can be downloaded."""
 WAIT = timedelta(days=7)
 """Maximum time in the queue, after which an export fails."""
 FORGOTTEN_AFTER = timedelta(days=1)
@@ -47,11 +49,10 @@ def make_exports(
 
     A stop releases the export in progress. Raises OperationalError if the database does not answer.
     """
-    kept = timedelta(hours=settings.reporting.export_retention_hours)
     retry_while_db_down = RetryWhileDbDown(stopping, pause)
     handled = 0
     while not stopping():
-        export = claims.claim(sessions, now, kept)
+        export = claims.claim(sessions, now, KEPT)
         if export is None:
             break
         try:
@@ -81,8 +82,7 @@ def _make(
     retry_while_db_down(lambda: repository.drop_parts(sessions, export.id, export.attempt + failed))
     if failed:
         return
-    kept = timedelta(hours=settings.reporting.export_retention_hours)
-    writer = PartWriter(sessions, export, settings.reporting, retry_while_db_down, now)
+    writer = PartWriter(sessions, export, retry_while_db_down, now)
 
     def set_progress(progress: float) -> None:
         writer.progress = progress
@@ -102,7 +102,7 @@ def _make(
         logger.exception("export %s failed", export.id)
         error = "internal error; an operator finds details in the server's log"
     sha256 = None if error else writer.sha256
-    retry_while_db_down(lambda: claims.end(sessions, export, now, kept, error=error, sha256=sha256))
+    retry_while_db_down(lambda: claims.end(sessions, export, now, KEPT, error=error, sha256=sha256))
     if error:
         retry_while_db_down(lambda: repository.drop_parts(sessions, export.id, export.attempt + 1))
 

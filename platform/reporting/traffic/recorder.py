@@ -25,6 +25,10 @@ from fairserve.scheduling.events import CallOutcome
 
 logger = logging.getLogger(__name__)
 
+MAX_BYTES = 128 * 1024 * 1024
+"""Size of the recording; the oldest part is deleted."""
+RETENTION_S = 7 * 86_400.0
+"""Seconds after which recorded calls are deleted at the latest."""
 MAX_PENDING_CALLS = 20_000
 MAX_PENDING_BLOCKS = 4_000_000
 TENANT_SHARE = 1 / 2
@@ -42,8 +46,8 @@ class TrafficRecorder(CallListener):
         self,
         folder: Path,
         *,
-        max_bytes: int,
-        retention_s: float,
+        max_bytes: int = MAX_BYTES,
+        retention_s: float = RETENTION_S,
         block_tokens: int,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = utc_s,

@@ -54,9 +54,11 @@ MAX_PIPELINED = 32
 class RequestLimits:
     """Limits of every connection; a change applies to data that arrives after it."""
 
-    head_timeout_s: float
-    body_timeout_s: float
     max_body_bytes: int
+    head_timeout_s: float = 10.0
+    """Seconds from the connection, or the first byte, to the end of the headers; then 408."""
+    body_timeout_s: float = 30.0
+    """Seconds for the body, and one more for each 64 KiB that arrived; then 408."""
     max_head_bytes: int = MAX_HEAD_BYTES
 
 

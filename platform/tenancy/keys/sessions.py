@@ -1,7 +1,7 @@
 """Expiry of the console's sessions.
 
 The console creates and checks sessions (:mod:`fairserve.platform.console.sessions`); their rows expire
-by the settings of this package, like the keys of their sign-ins.
+after their longest time, a setting, or without use.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from sqlalchemy import ColumnElement, delete, or_
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.console import ConsoleSession
-from fairserve.platform.tenancy.settings import TenancySettings
+
+IDLE = timedelta(minutes=60)
+"""Time without a request or an open page after which a sign-in ends."""
 
 
-def is_expired(settings: TenancySettings, now: datetime) -> ColumnElement[bool]:
+def is_expired(now: datetime) -> ColumnElement[bool]:
     """Return the condition for sessions beyond their maximum or their idle time."""
-    idle = timedelta(minutes=settings.console_idle_minutes)
-    return or_(ConsoleSession.expires_at <= now, ConsoleSession.seen_at <= now - idle)
+    return or_(ConsoleSession.expires_at <= now, ConsoleSession.seen_at <= now - IDLE)
 
 
-def delete_expired(session: Session, settings: TenancySettings, now: datetime) -> int:
+def delete_expired(session: Session, now: datetime) -> int:
     """Delete expired sessions; return their number. The caller commits."""
-    result = session.execute(delete(ConsoleSession).where(is_expired(settings, now)))
+    result = session.execute(delete(ConsoleSession).where(is_expired(now)))
     return int(getattr(result, "rowcount", 0))

@@ -9,11 +9,14 @@ import socket
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from constants import defaults
 from gateway_server import ADMIN_KEY
 from processes import eventually
 
+from fairserve.platform.server import process
+
 DEADLINE_S = 60
-SHORT_S = "0.3"
+SHORT_S = 0.3
 HEAD_BYTES = 64 * 1024
 OK = b"GET /health/liveliness HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -58,11 +61,11 @@ def ended(client):
 @pytest.fixture(scope="module")
 def few(start_server, scripted):
     """Yield a server with few connections, behind a proxy at 127.0.0.9."""
-    return start_server(
-        *("--worker-urls", scripted[0].url, "--trusted-proxies", "127.0.0.9"),
-        *("--request-head-timeout-s", "600", "--request-body-timeout-s", "600"),
-        *("--max-connections", "40", "--max-connections-per-address", "4"),
-    )
+    with defaults(process, "RequestLimits", head_timeout_s=600.0, body_timeout_s=600.0):
+        return start_server(
+            *("--worker-urls", scripted[0].url, "--trusted-proxies", "127.0.0.9"),
+            *("--max-connections", "40", "--max-connections-per-address", "4"),
+        )
 
 
 @pytest.fixture
@@ -85,10 +88,9 @@ def connect(few):
 @pytest.fixture(scope="module")
 def hasty(start_server, scripted):
     """Yield a server with short time limits."""
-    return start_server(
-        *("--worker-urls", scripted[0].url, "--max-body-bytes", "1024", "--file-max-bytes", "1024"),
-        *("--request-head-timeout-s", SHORT_S, "--request-body-timeout-s", SHORT_S),
-    )
+    bytes_of = ("--max-body-bytes", "1024", "--file-max-bytes", "1024")
+    with defaults(process, "RequestLimits", head_timeout_s=SHORT_S, body_timeout_s=SHORT_S):
+        return start_server("--worker-urls", scripted[0].url, *bytes_of)
 
 
 def test_a_connection_that_sends_nothing_is_closed(hasty):

@@ -1,5 +1,7 @@
 """The server follows the caches of external workers; embedded ones are in ``test_processes.py``."""
 
+import json
+
 from processes import eventually
 from torch_worker import MODEL, shared_worker
 
@@ -10,16 +12,18 @@ def events(server):
     return {worker["worker_id"]: worker["kv_events"] for worker in server.cluster()["workers"]}
 
 
-def test_workers_are_followed_at_their_configured_endpoints(start_server, scripted):
+def test_workers_are_followed_at_their_configured_endpoints(start_server, scripted, tmp_path):
     publisher = KvPublisher(KvPublisherOptions("tcp://127.0.0.1:0", "tcp://127.0.0.1:0"), list)
     publisher.start()
     try:
-        server = start_server(
-            "--worker-urls",
-            ",".join(worker.url for worker in scripted),
-            "--worker-kv-events",
-            f"{publisher.endpoint} {publisher.replay_endpoint},",
-        )
+        endpoints = {"kv_events": publisher.endpoint, "kv_replay": publisher.replay_endpoint}
+        workers = [
+            {"id": "w0", "url": scripted[0].url, **endpoints},
+            {"id": "w1", "url": scripted[1].url},
+        ]
+        path = tmp_path / "fleet.json"
+        path.write_text(json.dumps({"workers": workers}))
+        server = start_server("--fleet-file", str(path))
         seen = eventually(lambda: (reported := events(server))["w0"]["complete"] and reported)
         assert (seen["w0"]["connected"], seen["w0"]["resets"]) == (True, 0)
         assert seen["w1"] is None, "it says nothing of where it publishes"

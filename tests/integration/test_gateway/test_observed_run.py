@@ -40,7 +40,7 @@ def observed(start_any, scripted, collector):
     with mock.patch.dict(os.environ, collector.environment | standard):
         return start_any(
             *(LoggingServer, "--worker-urls", scripted[0].url, "--log-format", "json"),
-            *("--tracing", "--metrics-port", str(free_port())),
+            *("--tracing", "calls", "--metrics-port", str(free_port())),
         )
 
 

@@ -2,7 +2,10 @@
 
 import httpx
 import pytest
+from constants import defaults
 from gateway_server import ADMIN_KEY, DEADLINE_S
+
+from fairserve.platform.console import state
 
 PROXY = "127.0.0.2"
 IN_ALL = 30
@@ -22,10 +25,8 @@ def by_default(start_server, urls):
 @pytest.fixture(scope="module")
 def signing_in(start_server, urls):
     """Yield a server behind a proxy at ``PROXY``."""
-    return start_server(
-        *("--worker-urls", urls, "--trusted-proxies", PROXY),
-        *("--console-sign-ins-in-all", str(IN_ALL)),
-    )
+    with defaults(state, "SignInLimit", limit_in_all=IN_ALL):
+        return start_server("--worker-urls", urls, "--trusted-proxies", PROXY)
 
 
 @pytest.fixture

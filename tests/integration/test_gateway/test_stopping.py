@@ -9,8 +9,11 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
+from constants import defaults
 from gateway_server import DEADLINE_S, ChildServer
 from processes import eventually
+
+from fairserve.platform.server import process
 
 PATH = "/v1/chat/completions"
 FILES = 300
@@ -39,8 +42,9 @@ class CrowdedServer(ChildServer):
 
 @pytest.fixture(scope="module")
 def crowded(start_any, scripted):
-    flags = ("--request-head-timeout-s", "600", "--keepalive-s", "0.05", "--log-format", "json")
-    return start_any(CrowdedServer, "--worker-urls", scripted[0].url, *flags)
+    flags = ("--keepalive-s", "0.05", "--log-format", "json")
+    with defaults(process, "RequestLimits", head_timeout_s=600.0):
+        return start_any(CrowdedServer, "--worker-urls", scripted[0].url, *flags)
 
 
 def body(text="ok", **more):

@@ -21,7 +21,7 @@ def test_a_process_serves_gateways_until_it_is_interrupted(workers, tmp_path):
     log = tmp_path / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*COMMAND, "--data-dir", str(tmp_path / "data"), "--no-picker-tls", *flags],
+            [*COMMAND, "--data-dir", str(tmp_path / "data"), "--picker-tls", "off", *flags],
             stdout=out,
             stderr=subprocess.STDOUT,
             env={**os.environ, "HF_HUB_OFFLINE": "1"},
@@ -46,8 +46,7 @@ def test_a_process_serves_gateways_until_it_is_interrupted(workers, tmp_path):
     ("flags", "problem"),
     [
         ((), "the picker has no workers"),
-        (("--worker-urls", "http://127.0.0.1:1", "--picker-tls-cert", "x"), "need each other"),
-        (("--pool-name", "p", "--pool-kv-replay-port", "5558"), "pool_kv_events_port"),
+        (("--pool-name", "p", "--pool-kv-ports", ",5558"), "pool_kv_ports"),
     ],
 )
 def test_wrong_flags_are_an_error_of_one_line(flags, problem, tmp_path, capsys):

@@ -61,7 +61,7 @@ class GuideGateway(EnvoyGateway):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_calls_pass_by_the_configuration_of_the_guide(start_picker, workers, tmp_path, stream):
-    server = start_picker(*workers, flags=("--picker-tls",))
+    server = start_picker(*workers, flags=("--picker-tls", "self-signed"))
     server.with_default_app()
     with GuideGateway(tmp_path, server.picker.port) as envoy:
         body = chat("say hello", stream=stream)

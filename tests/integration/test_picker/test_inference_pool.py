@@ -32,7 +32,7 @@ def start(kubernetes, workers, tmp_path):
 
     def start(*flags, ports=None):
         kubernetes.put_pool(ports=ports or tuple(map(port_of, workers)))
-        named = ("--pool-name", "pool", "--pool-namespace", kubernetes.namespace)
+        named = ("--pool-name", f"{kubernetes.namespace}/pool")
         started.append(PickerServer(tmp_path / "data", flags=(*named, *flags)))
         return started[-1]
 
@@ -189,7 +189,7 @@ def test_the_settings_of_the_pool_apply_to_its_workers(start, kubernetes, worker
     monkeypatch.setenv("POOL_TOKEN", "sk-pool")
     kubernetes.put_pod("one", "127.0.0.1")
     more = ("--pool-worker-kind", "openai", "--pool-worker-key-env", "POOL_TOKEN")
-    picker = start(*more, "--pool-kv-events-port", "5557", ports=(port_of(workers[0]),))
+    picker = start(*more, "--pool-kv-ports", "5557", ports=(port_of(workers[0]),))
     becomes(picker, serving(workers[0]))
     (worker,) = picker.admin("GET", WORKERS).json()["items"]
     assert (worker["kind"], worker["api_key_env"]) == ("openai", "POOL_TOKEN")

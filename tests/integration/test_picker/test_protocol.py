@@ -349,8 +349,7 @@ def test_tls_with_a_certificate_of_our_own(start_picker, workers, tmp_path):
     files = tmp_path / "tls.crt", tmp_path / "tls.key"
     for path, content in zip(files, (certificate, key), strict=True):
         path.write_bytes(content)
-    tls = ("--picker-tls", "--picker-tls-cert", str(files[0]), "--picker-tls-key", str(files[1]))
-    picker = start_picker(workers[0], flags=tls)
+    picker = start_picker(workers[0], flags=("--picker-tls", str(tmp_path)))
     credentials = grpc.ssl_channel_credentials(root_certificates=certificate)
     with Gateway(picker.picker.port, credentials) as gateway:
         assert gateway.health("readiness") == "SERVING"

@@ -45,7 +45,7 @@ def start_envoy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def picker(start_picker, workers):
-    server = start_picker(*workers, flags=("--picker-tls",))
+    server = start_picker(*workers, flags=("--picker-tls", "self-signed"))
     server.default_app = server.with_default_app()
     return server
 
@@ -214,7 +214,7 @@ def test_buffered_bodies(start_envoy, picker):
 
 def test_a_picker_that_is_gone_lets_no_call_through(start_envoy, start_picker):
     worker = ScriptedWorker()
-    picker = start_picker(worker, flags=("--picker-tls",))
+    picker = start_picker(worker, flags=("--picker-tls", "self-signed"))
     envoy = start_envoy(picker)
     authorization = {"authorization": f"Bearer {picker.app_key}"}
     assert envoy.post(CHAT, chat("ok"), **authorization).status_code == 200
@@ -228,7 +228,7 @@ def test_a_picker_that_is_gone_lets_no_call_through(start_envoy, start_picker):
 def test_our_own_engine_behind_the_real_envoy(start_envoy, start_picker):
     """Whole and streamed answers are the same text, and the ledger has the engine's counts."""
     worker = shared_worker()
-    picker = start_picker(worker, flags=("--picker-tls",))
+    picker = start_picker(worker, flags=("--picker-tls", "self-signed"))
     envoy = start_envoy(picker)
     client = openai.OpenAI(base_url=f"{envoy.url}/v1", api_key=picker.app_key, max_retries=0)
     messages = [{"role": "user", "content": "Say something about gateways."}]

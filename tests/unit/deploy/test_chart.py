@@ -175,7 +175,8 @@ def test_settings_exist_and_no_secret_is_in_a_manifest(manifests):
     for container in containers(manifests):
         assert set(environment(container)) <= known
         assert container["envFrom"] == [{"secretRef": {"name": "fairserve"}}]
-        assert not re.search("KEY$|SECRET|DATABASE_URL|REDIS_URL", " ".join(environment(container)))
+        given = " ".join(name for name, value in environment(container).items() if value)
+        assert not re.search("KEY$|SECRET|DATABASE_URL|REDIS_URL", given)
     assert "Secret" not in kinds(manifests)
 
 
@@ -219,9 +220,7 @@ def test_the_certificate_of_the_picker_is_a_folder_that_kubelet_renews():
     (container,) = pod["containers"]
     (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
     assert mount == {"name": "tls", "mountPath": mount["mountPath"], "readOnly": True}
-    for setting, file in (("CERT", "tls.crt"), ("KEY", "tls.key")):
-        path = environment(container)[f"FAIRSERVE_PICKER_TLS_{setting}"]
-        assert path == f"{mount['mountPath']}/{file}"
+    assert environment(container)["FAIRSERVE_PICKER_TLS"] == mount["mountPath"]
 
 
 def test_the_picker_is_the_extension_of_a_pool_behind_a_gateway():
@@ -235,8 +234,8 @@ def test_the_picker_is_the_extension_of_a_pool_behind_a_gateway():
     assert container["args"] == ["picker"]
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert str(ports[port["targetPort"]]) == environment(container)["FAIRSERVE_PICKER_PORT"]
-    assert environment(container)["FAIRSERVE_POOL_NAME"] == pool["metadata"]["name"]
-    assert environment(container)["FAIRSERVE_POOL_NAMESPACE"] == "models"
+    name = pool["metadata"]["name"]
+    assert environment(container)["FAIRSERVE_POOL_NAME"] == f"models/{name}"
     (rule,) = route["spec"]["rules"]
     assert rule["backendRefs"][0]["name"] == pool["metadata"]["name"]
     resources = {r for rule in of(manifests, "Role")["rules"] for r in rule["resources"]}
@@ -246,10 +245,10 @@ def test_the_picker_is_the_extension_of_a_pool_behind_a_gateway():
 
 
 def test_settings_of_the_operator_win_over_those_of_the_chart():
-    settings = {"port": 8000, "metrics_top_clients": 3, "console": False, "max_queue_wait_s": 30}
+    settings = {"port": 8000, "max_queued_calls": 3, "console": False, "max_queue_wait_s": 30}
     manifests = rendered(CHART, {**GATEWAY, "settings": settings})
     found = environment(of(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0])
-    assert found["FAIRSERVE_METRICS_TOP_CLIENTS"] == "3"
+    assert found["FAIRSERVE_MAX_QUEUED_CALLS"] == "3"
     assert found["FAIRSERVE_CONSOLE"] == "false"
     assert found["FAIRSERVE_MAX_QUEUE_WAIT_S"] == "30"
     assert found["FAIRSERVE_LOG_FORMAT"] == "json"

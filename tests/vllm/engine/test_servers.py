@@ -153,7 +153,6 @@ def servers(model, tmp_path_factory):
 def platform(servers, model, tmp_path_factory):
     settings = {
         "worker_urls": ",".join(server.url for server in servers),
-        "worker_kv_events": ",".join(server.kv_events for server in servers),
         "model": model,
         "cache_isolation": "none",
         "log_level": "info",

@@ -43,8 +43,11 @@ httpGet: {path: {{ .path }}, port: http}
     "host" "0.0.0.0"
     "port" "8000"
     "data_dir" "/data"
-    "background_jobs" (ternary "celery" "here" .Values.jobs.enabled)
     "drain_timeout_s" .Values.drainSeconds -}}
+{{- if not .Values.jobs.enabled -}}
+{{- /* The server runs the jobs itself, also if the Secret has the URL of a Redis. */ -}}
+{{- $_ := set $settings "redis_url" "" -}}
+{{- end -}}
 {{- if .Values.metrics.enabled -}}
 {{- $_ := set $settings "metrics_host" "0.0.0.0" -}}
 {{- $_ := set $settings "metrics_port" .Values.metrics.port -}}
@@ -52,16 +55,13 @@ httpGet: {path: {{ .path }}, port: http}
 {{- if eq .Values.mode "gateway" -}}
 {{- $_ := set $settings "fleet_file" "/etc/fairserve/fleet.json" -}}
 {{- else -}}
-{{- $_ := set $settings "picker_host" "0.0.0.0" -}}
 {{- $_ := set $settings "picker_port" .Values.picker.port -}}
 {{- $_ := set $settings "picker_app" .Values.picker.app -}}
-{{- $_ := set $settings "pool_name" (include "fairserve.poolName" .) -}}
-{{- $_ := set $settings "pool_namespace" .Release.Namespace -}}
-{{- $_ := set $settings "pool_kv_events_port" .Values.picker.pool.kvEventsPort -}}
-{{- $_ := set $settings "pool_kv_replay_port" .Values.picker.pool.kvReplayPort -}}
+{{- $_ := set $settings "pool_name" (printf "%s/%s" .Release.Namespace (include "fairserve.poolName" .)) -}}
+{{- $ports := compact (list .Values.picker.pool.kvEventsPort .Values.picker.pool.kvReplayPort) -}}
+{{- $_ := set $settings "pool_kv_ports" (join "," $ports) -}}
 {{- if .Values.picker.tlsSecret -}}
-{{- $_ := set $settings "picker_tls_cert" "/etc/fairserve-tls/tls.crt" -}}
-{{- $_ := set $settings "picker_tls_key" "/etc/fairserve-tls/tls.key" -}}
+{{- $_ := set $settings "picker_tls" "/etc/fairserve-tls" -}}
 {{- end -}}
 {{- end -}}
 {{- range $name, $value := merge (deepCopy .Values.settings) $settings }}

@@ -18,7 +18,7 @@ from fairserve.benchmarks.reproduce.report import ReportRow, ReportSpread
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.job import run_job
 from fairserve.engine.simulated.traces.model import Trace
-from fairserve.platform.tenancy.settings import TenancySettings
+from fairserve.platform.background.jobs.jobs import PROFILES_INTERVAL_S
 
 RUNS = honest_runs(CHEAT, 0, 60.0)
 
@@ -64,8 +64,7 @@ def test_an_honest_tenant_gets_a_third_of_the_work_done():
 
 
 def test_the_studies_learn_as_often_as_the_server():
-    default = TenancySettings.model_fields["profile_learning_interval_s"].default
-    assert default == LEARNING_INTERVAL_S
+    assert PROFILES_INTERVAL_S == LEARNING_INTERVAL_S
 
 
 def test_a_stock_of_apps_gains_nothing():

@@ -31,12 +31,11 @@ def test_the_highest_role_comes_first_and_groups_may_have_an_equals_sign():
         ({"oidc_roles": "", "public_url": ""}, "oidc_issuer needs oidc_roles and public_url"),
         ({"oidc_roles": "owner=x"}, "each must be viewer=GROUP"),
         ({"oidc_roles": "admin="}, "each must be viewer=GROUP"),
-        ({"oidc_scopes": "profile"}, "must have the scope openid"),
         ({"oidc_issuer": "http://login.example"}, "must be an https URL"),
         ({"oidc_issuer": "https://a@login.example"}, "must be an https URL"),
         ({"public_url": "https://console.example/?x"}, "must be an https URL"),
         ({"public_url": "console.example"}, "must be an https URL"),
-        ({"oidc_issuer": "", "console_key_sign_in": False}, "which needs oidc_issuer"),
+        ({"oidc_issuer": "", "console": "oidc"}, "which needs oidc_issuer"),
     ],
 )
 def test_what_is_missing_or_unsafe_is_rejected(change, message):

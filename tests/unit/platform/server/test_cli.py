@@ -108,7 +108,7 @@ def test_an_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, arg
     [
         (["serve", "--prot", "1"], "serve: .*--prot; did you mean --port?"),
         (["serve", "--workes=2"], "serve: .*--workes; did you mean --workers?"),
-        (["serve", "--no-konsole"], "serve: .*--no-konsole; did you mean --no-console?"),
+        (["serve", "--no-kv-event"], "serve: .*--no-kv-event; did you mean --no-kv-events?"),
         (["db", "upgrade", "--data-dri", "x"], "db upgrade: .*; did you mean --data-dir?"),
         (["serve", "--qqq-qqq"], r"serve: No such option: \S+ \(see"),
     ],

@@ -72,7 +72,7 @@ def test_values_have_the_types_of_yaml(write):
     settings = settings_from({"config": path})
     assert settings.fleet.worker_urls == ("http://a", "http://b")
     assert settings.tuning.system_options == {"levels": "user"}
-    assert (settings.serving.file_store_url, settings.console.console) == ("", False)
+    assert (settings.serving.file_store_url, settings.console.console) == ("", "off")
     assert str(settings.background.webhook_allowed_networks[0]) == "10.0.0.0/8"
     assert settings.db.secret_key.get_secret_value() == "s" * 40
     assert settings_from({"config": write("")}).server.config is not None
@@ -151,7 +151,6 @@ SECRET_TEXT = f"""
 secret_key: {"hunter2" * 6}
 database_url: postgresql://u:hunter2@h/d
 redis_url: redis://:hunter2@h/0
-background_jobs: here
 worker_urls: ["http://u:hunter2@w:1"]
 system_options: {{hold_s: 9}}
 """
@@ -166,7 +165,7 @@ def test_show_names_sources_and_masks_secrets(write, capsys, monkeypatch):
     assert rows["port"] == ["1", "flag"]
     assert rows["database_url"] == ["postgresql://u:***@h/d", f"{path}:3"]
     assert rows["admin_key"] == ["***", "environment"]
-    assert rows["fleet"][-1] == f"{path}:9"
+    assert rows["fleet"][-1] == f"{path}:8"
     assert set(FIELDS) <= rows.keys()
 
 

@@ -24,7 +24,7 @@ from fairserve.platform.server.settings_flags import (
     guide,
 )
 from fairserve.platform.server.settings_sources import settings_from
-from fairserve.platform.server.settings_topics import TOPICS
+from fairserve.platform.server.settings_topics import TOPICS, WHEN
 from fairserve.platform.tenancy.system.settings import TuningSettings
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -67,8 +67,13 @@ def test_every_setting_is_described_and_documented():
         assert flag(field) is None or f"`{flag(field)}`" in rows[field], field
 
 
-def test_every_setting_has_one_topic():
+def test_every_setting_has_one_topic_and_a_reason_to_change_it():
     assert sorted(name for names in TOPICS.values() for name in names) == FIELDS
+    assert all(WHEN[name].endswith(".") for name in FIELDS)
+
+
+def test_an_operator_sees_at_most_seventy_settings():
+    assert len(FIELDS) <= 70
 
 
 def test_the_help_begins_with_the_most_used_flags():
@@ -94,12 +99,9 @@ def test_help_names_every_flag_default_and_variable():
 def test_a_flag_overrides_the_environment(monkeypatch):
     monkeypatch.setenv("FAIRSERVE_PORT", "9001")
     monkeypatch.setenv("FAIRSERVE_WORKERS", "5")
-    settings = parse("--port", "9002", "--no-api-docs")
-    assert (settings.server.port, settings.fleet.workers, settings.server.api_docs) == (
-        9002,
-        5,
-        False,
-    )
+    settings = parse("--port", "9002", "--no-kv-events")
+    found = (settings.server.port, settings.fleet.workers, settings.fleet.kv_events)
+    assert found == (9002, 5, False)
 
 
 @pytest.mark.parametrize("field", ["database_url", "redis_url"])
@@ -124,12 +126,14 @@ def test_lists_and_options_are_read_from_text(monkeypatch):
     assert Settings().tuning.system_options == {"hold_s": 3}
 
 
-def test_endpoints_of_kv_events_match_the_urls(monkeypatch):
-    monkeypatch.setenv("FAIRSERVE_WORKER_URLS", "http://a:1,http://b:1")
-    monkeypatch.setenv("FAIRSERVE_WORKER_KV_EVENTS", "tcp://a:2 tcp://a:3,")
-    assert Settings().fleet.worker_kv_events == ("tcp://a:2 tcp://a:3", "")
-    monkeypatch.setenv("FAIRSERVE_WORKER_KV_EVENTS", "")
-    assert Settings().fleet.worker_kv_events == ()
+@pytest.mark.parametrize(
+    ("value", "word"), [("on", "on"), ("true", "on"), (True, "on"), ("off", "off"), (False, "off")]
+)
+def test_switches_may_be_truth_values(value, word):
+    assert Settings(console=value).console.console == word
+    assert Settings(tracing=False).monitoring.tracing == "off"
+    with pytest.raises(ValidationError, match="tracing"):
+        Settings(tracing=True)
 
 
 @pytest.mark.parametrize("pairs", [["a"], ["=1"], ["a=1", "a=2"]])
@@ -146,12 +150,6 @@ def test_invalid_options_are_rejected(pairs):
         ({"oidc_issuer": "https://login.example"}, "oidc_issuer needs oidc_client_id"),
         ({"worker_urls": "localhost:1"}, "worker_urls: a worker URL must start with"),
         ({"worker_urls": "http://a,http://a"}, "worker_urls: a worker URL is given twice"),
-        ({"worker_kv_events": "tcp://a:1"}, "as many entries as worker_urls"),
-        (
-            {"worker_kv_events": "http://a:1"},
-            "worker_kv_events: each entry must be one or two endpoints",
-        ),
-        ({"worker_kv_events": "tcp://a tcp://b tcp://c"}, "one or two endpoints"),
         ({"secret_key": "short"}, "secret_key: must have 32 to 256 characters"),
         ({"secret_key_previous": SECRET}, "secret_key_previous needs secret_key"),
         ({"journal_max_bytes": 4096}, "journal_max_bytes: Input should be greater"),
@@ -215,9 +213,9 @@ def test_all_invalid_settings_are_reported_together():
 def test_a_changed_copy_keeps_the_original(monkeypatch):
     settings = Settings(port=1, system="fcfs")
     monkeypatch.setenv("FAIRSERVE_PORT", "9001")
-    changed = settings.changed(port=0, console=False)
-    assert (changed.server.port, changed.console.console) == (0, False)
-    assert (settings.server.port, settings.console.console) == (1, True)
+    changed = settings.changed(port=0, console="off")
+    assert (changed.server.port, changed.console.console) == (0, "off")
+    assert (settings.server.port, settings.console.console) == (1, "on")
     assert changed.tuning == settings.tuning
 
 
@@ -267,18 +265,13 @@ def test_a_shared_database_needs_a_shared_secret(tmp_path):
     [
         ({}, False),
         ({"redis_url": "redis://h/0"}, True),
-        ({"redis_url": "redis://h/0", "background_jobs": "here"}, False),
-        ({"redis_url": "redis://h/0", "background_jobs": "celery"}, True),
     ],
 )
-def test_the_redis_url_and_background_jobs_determine_the_process_of_jobs(given, celery):
+def test_the_redis_url_determines_the_process_of_jobs(given, celery):
     assert Settings(**given).background.jobs_on_celery is celery
 
 
-def test_celery_needs_a_redis_and_must_be_installed(monkeypatch):
-    with pytest.raises(ValueError, match="needs a redis_url"):
-        Settings(background_jobs="celery")
+def test_celery_must_be_installed(monkeypatch):
     monkeypatch.setattr(background_settings, "find_spec", lambda name: None)
-    assert Settings(redis_url="redis://h/0", background_jobs="here").background.redis_url
     with pytest.raises(ValueError, match=r"fairserve\[redis\]"):
         Settings(redis_url="redis://h/0")

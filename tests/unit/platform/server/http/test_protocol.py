@@ -109,7 +109,7 @@ class Client:
         self.connections = Connections(10, 10)
         self.protocol = LimitedProtocol(
             connections=self.connections,
-            limits=RequestLimits(HEAD_S, BODY_S, 1 << 20),
+            limits=RequestLimits(1 << 20, HEAD_S, BODY_S),
             config=uvicorn.Config(
                 self._app,
                 interface="asgi3",
