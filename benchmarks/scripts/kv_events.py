@@ -17,7 +17,9 @@ import statistics
 import tempfile
 import time
 import tracemalloc
+from contextlib import ExitStack
 from pathlib import Path
+from unittest import mock
 
 import aiohttp
 import numpy as np
@@ -37,6 +39,7 @@ from fairserve.engine.torch.prefix_trie import PrefixTrie
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.wire.base import KvEndpoints
+from fairserve.platform.server import wiring
 from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
@@ -65,11 +68,13 @@ async def foreseen(*, events: bool, kv_tokens: int, seed: int) -> dict[str, floa
             data_dir=Path(folder),
             workers=2,
             worker_kv_tokens=kv_tokens,
-            kv_events=events,
             admin_key=ADMIN_KEY,
             log_level="error",
         )
-        platform = Platform(settings)
+        with ExitStack() as stack:
+            if not events:  # the server without its subscriptions
+                stack.enter_context(mock.patch.object(wiring, "KvEventBridge", return_value=None))
+            platform = Platform(settings)
         prepare_database(settings.db, platform.engine)
         config = uvicorn.Config(build_app(settings, platform), port=0, log_level="error")
         server = uvicorn.Server(config)

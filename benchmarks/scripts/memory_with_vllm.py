@@ -44,7 +44,8 @@ class VllmWorker:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         events, replay = (f"ipc://{folder}/{name}-{kind}" for kind in ("events", "replay"))
-        self.kv_events = f"{events} {replay}"
+        self.spec = {"id": name, "url": self.url, "kv_events": events, "kv_replay": replay}
+        """The worker of a fleet file."""
         publisher = {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
@@ -122,12 +123,13 @@ def main() -> None:
     try:
         for worker in workers:
             worker.wait()
-        arguments = [
-            *("--worker-urls", ",".join(worker.url for worker in workers)),
-            *("--worker-kv-events", ",".join(worker.kv_events for worker in workers)),
-            *("--model", model),
-        ]
-        server = DemoServer("fairserve", arguments, keep_logs=False)
+        fleet = {
+            "workers": [worker.spec for worker in workers],
+            "models": {"tiny": {"tokenizer": model}},
+        }
+        path = folder / "fleet.json"
+        path.write_text(json.dumps(fleet))
+        server = DemoServer("fairserve", ["--fleet-file", str(path)], keep_logs=False)
         figures, problems = asyncio.run(
             compare_memory(
                 server, DemoProgress(sys.stderr), seed=options.seed, seconds=options.seconds

@@ -74,10 +74,10 @@ _REPLACED = {
     "request_body_timeout_s": _always("30 seconds, and one more for each 64 KiB"),
     "keep_alive_timeout_s": _always("75 seconds"),
     "api_docs": "the description of the API is always at /docs",
-    "metrics_top_clients": _always("10 clients"),
     "trace_content": "it is the value content of tracing",
     "trace_content_max_chars": _always("8,192 characters"),
     # Workers and the picker.
+    "kv_events": "KV events are followed wherever a worker publishes them",
     "worker_kv_events": "the fleet file has kv_events and kv_replay of a worker (docs/guide/fleet.md)",
     "picker_host": "gateways are served at the address of host",
     "picker_tls_cert": "picker_tls is a folder with tls.crt and tls.key",

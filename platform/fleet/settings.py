@@ -32,11 +32,6 @@ class FleetSettings(RoomSettings):
         description="JSON file with external workers, aliases and tokenizers; changes apply while "
         "the server runs (docs/guide/fleet.md). The configuration file may have them as `fleet`.",
     )
-    kv_events: bool = Field(
-        True,
-        description="Let embedded workers publish changes of their prefix caches, and subscribe to "
-        "all workers that do, so that the router knows the contents of each cache.",
-    )
     worker_kv_tokens: int = Field(
         16_384, ge=256, le=1 << 31, description="KV cache of an embedded worker, in tokens."
     )

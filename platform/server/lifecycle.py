@@ -220,6 +220,7 @@ class Platform:
         """
         self.settings = settings
         self.jobs.reload(settings)
+        self.metrics.top_clients = settings.server.metrics_top_clients
         self.storage.outbox.settings = settings.background
         self.completions.keepalive_s = settings.serving.keepalive_s
         if self.fleet_watch is not None:
@@ -306,8 +307,7 @@ class Platform:
             embedded = tuple(WorkerSpec(f"w{number}", "") for number in range(settings.workers))
             self.fleet.set_part("embedded", FleetPart(workers=embedded))
             self.workers.model_pools.prefetch()
-            if settings.kv_events:
-                self._sockets = socket_folder(self.settings.db.data_dir)
+            self._sockets = socket_folder(self.settings.db.data_dir)
             self.supervisor = wiring.supervisor(settings, system, self.fleet, self._sockets)
             self.supervisor.start()
         problems = clashes(stored.part, self.fleet.without("api"))

@@ -87,6 +87,13 @@ class ServerSettings(RoomSettings):
         description="Port that answers /metrics without a key; 0: none. With an admin key the API's "
         "port answers it, too.",
     )
+    metrics_top_clients: int = Field(
+        10,
+        ge=0,
+        le=1000,
+        description="Clients whose tenant, app and user are labels of metrics, the most served ones; "
+        "all others are one series.",
+    )
 
 
 class Settings(BaseModel):

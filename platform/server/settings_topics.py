@@ -25,7 +25,6 @@ _TOPICS: dict[str, dict[str, str]] = {
     },
     "Workers": {
         "fleet_file": "For aliases, tokenizers, keys or KV events of workers, and to change them live.",
-        "kv_events": "Off where the workers' event ports cannot be reached.",
         "worker_kv_tokens": "To the memory that an embedded worker may use.",
         "worker_max_batch": "Raise it on a machine that decodes more sequences at once.",
     },
@@ -92,6 +91,7 @@ _TOPICS: dict[str, dict[str, str]] = {
     "Metrics and traces": {
         "metrics_host": "If Prometheus runs on another machine.",
         "metrics_port": "To scrape metrics without a key.",
+        "metrics_top_clients": "To 0 where ids of users must not leave the server.",
         "tracing": "To calls if you run an OpenTelemetry collector; content to debug prompts.",
     },
     "Console and sign-in": {

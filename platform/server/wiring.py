@@ -206,9 +206,7 @@ def workers(
 ) -> WorkerParts:
     """Connect control to a fleet without workers. ``on_ready`` is called when a model is served."""
     http = worker_session()
-    bridge = None
-    if settings.kv_events:
-        bridge = KvEventBridge(BlockHasher(seed, BLOCK_TOKENS), control.post)
+    bridge = KvEventBridge(BlockHasher(seed, BLOCK_TOKENS), control.post)
     models = Models(
         lambda worker_id: pool.serves(worker_id), lambda worker_id: pool.absent_s(worker_id)
     )
@@ -250,6 +248,7 @@ def metrics(
             sessions=stored.sessions,
             journal_limit_bytes=settings.control.journal_max_bytes,
             version=product_version(),
+            top_clients=settings.server.metrics_top_clients,
             spans=None if tracing is None else tracing.counts,
         )
     )

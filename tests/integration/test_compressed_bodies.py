@@ -43,7 +43,7 @@ def server(tmp_path_factory):
     """A server with an app."""
     folder = tmp_path_factory.mktemp("server") / "data"
     with WholeServer(
-        folder, max_body_bytes=MAX_BODY_BYTES, file_max_bytes=MAX_BODY_BYTES, kv_events=False
+        folder, max_body_bytes=MAX_BODY_BYTES, file_max_bytes=MAX_BODY_BYTES
     ) as server:
         server.tenant, server.app_made = server.new_tenant("acme")
         server.key = server.app_made["api_key"]

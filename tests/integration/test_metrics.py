@@ -1,7 +1,6 @@
 """The gateway's metrics for Prometheus, as a scrape of a running server has them."""
 
 import re
-from unittest import mock
 
 import pytest
 from processes import eventually
@@ -10,7 +9,6 @@ from promtool import promtool
 from whole_server import PROFILE, WholeServer
 
 from fairserve.platform.db.jobs import JobState
-from fairserve.platform.server.metrics import metrics
 from fairserve.platform.server.metrics import metrics as scrape
 
 PATH = "/v1/chat/completions"
@@ -32,7 +30,7 @@ COUNTS = {
 def server(tmp_path_factory):
     """A server with two users and calls of every outcome that is quick."""
     folder = tmp_path_factory.mktemp("data")
-    with mock.patch.object(metrics, "TOP_CLIENTS", 1), WholeServer(folder) as server:
+    with WholeServer(folder, metrics_top_clients=1) as server:
         tenant, app = server.new_tenant("one")
         server.tenant, server.its_app = tenant, app
         limited = {"name": "limited", "profile": PROFILE, "contract": {"rpm_limit": 1}}

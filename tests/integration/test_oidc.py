@@ -50,7 +50,6 @@ class Console:
         settings = Settings(
             data_dir=running.settings.db.data_dir,
             fleet_file=self.management.fleet_file,
-            kv_events=False,
             **self.provider.settings(**more),
         )
         running.settings = settings

@@ -133,8 +133,8 @@ def test_proxies_of_the_environment_are_ignored(world, one, monkeypatch):
 
 
 def test_a_rebound_dns_name_is_rejected(world, monkeypatch):
-    """The name is public at registration and private at sending; no other lookup takes place."""
-    answers = [["8.8.8.8"], ["169.254.169.254"], ["127.0.0.1"], ["10.0.0.1"]]
+    """The name is allowed at registration and not at sending; no other lookup takes place."""
+    answers = [["127.0.0.2"], ["169.254.169.254"], ["127.0.0.1"], ["10.0.0.1"]]
     asked = []
 
     def resolve(host, port):
@@ -142,7 +142,7 @@ def test_a_rebound_dns_name_is_rejected(world, monkeypatch):
         return answers.pop(0)
 
     monkeypatch.setattr(endpoints, "guard_of", lambda settings: guard_of(settings, resolve))
-    world.register(url=f"https://hooks.example:{world.receiver.port}/hook")
+    world.register(url=f"http://hooks.example:{world.receiver.port}/hook")
     world.write(runs=[world.run()])
     assert world.deliver(resolve=resolve) == 1
     (row,) = world.deliveries

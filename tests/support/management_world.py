@@ -127,7 +127,7 @@ class Management:
         data_dir.mkdir(parents=True, exist_ok=True)
         self.fleet_file = data_dir / "fleet.json"
         self.fleet_file.write_text("{}")  # prevents embedded workers
-        settings = Settings(data_dir=data_dir, fleet_file=self.fleet_file, kv_events=False)
+        settings = Settings(data_dir=data_dir, fleet_file=self.fleet_file)
         self.platform = ManagedPlatform(settings, engine=engine)
         self.hasher = self.platform.hasher
         self.app, current = shared_application()

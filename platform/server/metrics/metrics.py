@@ -30,8 +30,6 @@ from fairserve.platform.monitoring.monitoring import Monitoring
 from fairserve.platform.monitoring.span_counts import SpanCounts
 from fairserve.platform.server.metrics import families
 
-TOP_CLIENTS = 10
-"""Clients with labels of their own, the most served ones; all others are one series."""
 KEEP_S = 1.0
 """Age up to which a scrape gets the last text."""
 JOBS_S = 1.0
@@ -51,6 +49,8 @@ class Sources:
     sessions: SessionFactory
     journal_limit_bytes: int
     version: str
+    top_clients: int
+    """Most clients with labels of their own, until another number is set."""
     spans: Callable[[], SpanCounts] | None = None
     """Spans of traced calls; None: calls are not traced."""
 
@@ -59,6 +59,7 @@ class Metrics:
     """Belongs to the event loop."""
 
     def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
+        self.top_clients = sources.top_clients
         self._sources = sources
         self._clock = clock
         self._lock = asyncio.Lock()
@@ -78,7 +79,7 @@ class Metrics:
     async def _scrape(self, more: Iterable[Metric]) -> bytes:
         sources = self._sources
         states = await self._jobs()
-        found = await sources.monitoring.client_shares.read(TOP_CLIENTS)
+        found = await sources.monitoring.client_shares.read(self.top_clients)
         view = await sources.control.cluster()
         lease_over = sources.lease is not None and sources.lease.over
         read = [

@@ -3,7 +3,7 @@
 import json
 
 from processes import eventually
-from torch_worker import MODEL, shared_worker
+from torch_worker import MODEL
 
 from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
 
@@ -31,7 +31,7 @@ def test_workers_are_followed_at_their_configured_endpoints(start_server, script
         publisher.close()
 
 
-def test_a_reported_endpoint_is_followed_unless_disabled(start_server, server):
+def test_a_reported_endpoint_is_followed(server):
     prompt = {
         "model": MODEL,
         "prompt": "A description of the worker's cache. " * 4,
@@ -39,6 +39,3 @@ def test_a_reported_endpoint_is_followed_unless_disabled(start_server, server):
     }
     assert server.post("/v1/completions", prompt).status_code == 200
     eventually(lambda: (events(server)["w0"] or {}).get("blocks"))
-    off = start_server("--worker-urls", shared_worker().url, "--no-kv-events")
-    assert off.post("/v1/completions", prompt).status_code == 200
-    assert events(off) == {"w0": None}

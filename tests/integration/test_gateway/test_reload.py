@@ -13,6 +13,7 @@ from scripted_worker import ScriptedWorker
 FIRST = """
 log_format: text
 usage_rollup_interval_s: 2
+metrics_top_clients: 1
 keepalive_s: 3600
 fleet:
   workers:
@@ -21,6 +22,7 @@ fleet:
 CHANGED = """
 log_format: json
 usage_rollup_interval_s: 3
+metrics_top_clients: 0
 keepalive_s: 0.05
 host: 0.0.0.0
 ledger_retention_days: 7
@@ -46,6 +48,7 @@ CHANGES = [
     "keepalive_s",
     "ledger_retention_days",
     "log_format",
+    "metrics_top_clients",
     "usage_rollup_interval_s",
 ]
 
@@ -80,12 +83,14 @@ def test_sighup_reloads_the_configuration(tmp_path, workers):
     with closing(ChildServer(tmp_path / "data", "--config", str(path))) as server:
         assert intervals(server)["rollup"] == 2
         assert server.post(PATH, call("ok")).status_code == 200
+        eventually(lambda: 'user="ann"' in server.admin("GET", "/metrics").text)
         log = reload(server, path, CHANGED.format(*urls))
         assert "host has changed in the configuration and needs a restart" in log
         (line,) = (line for line in log.splitlines() if "is reloaded" in line)
         found = re.search("changed: (.*)$", json.loads(line)["message"])[1].split(", ")
         assert sorted(found) == CHANGES
         assert intervals(server)["rollup"] == 3
+        eventually(lambda: 'user="ann"' not in server.admin("GET", "/metrics").text)
         eventually(lambda: joined(server) == ["a", "b"], server.log)
         body = {**call("hold"), "stream": True}
         with server.asking(PATH, body) as connection:

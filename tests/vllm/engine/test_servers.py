@@ -56,7 +56,8 @@ class VllmServer:
         # Creating a client takes longer than a request. On a busy machine an answer takes seconds.
         self.client = httpx.Client(timeout=60)
         events, replay = f"ipc://{sockets}/{name}-events", f"ipc://{sockets}/{name}-replay"
-        self.kv_events = f"{events} {replay}"
+        self.spec = {"id": name, "url": self.url, "kv_events": events, "kv_replay": replay}
+        """The worker of a fleet file."""
         self.log_path = folder / f"{name}.log"
         publisher = {
             "enable_kv_cache_events": True,
@@ -151,9 +152,14 @@ def servers(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def platform(servers, model, tmp_path_factory):
+    fleet = {
+        "workers": [server.spec for server in servers],
+        "models": {MODEL: {"tokenizer": model}},
+    }
+    path = tmp_path_factory.mktemp("fleet") / "fleet.json"
+    path.write_text(json.dumps(fleet))
     settings = {
-        "worker_urls": ",".join(server.url for server in servers),
-        "model": model,
+        "fleet_file": path,
         "cache_isolation": "none",
         "log_level": "info",
         "keepalive_s": "3600",  # headers before a grant, as a slow machine sees them, name no worker

@@ -108,7 +108,10 @@ def test_an_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, arg
     [
         (["serve", "--prot", "1"], "serve: .*--prot; did you mean --port?"),
         (["serve", "--workes=2"], "serve: .*--workes; did you mean --workers?"),
-        (["serve", "--no-kv-event"], "serve: .*--no-kv-event; did you mean --no-kv-events?"),
+        (
+            ["serve", "--no-trace-record"],
+            "serve: .*--no-trace-record; did you mean --no-trace-recording?",
+        ),
         (["db", "upgrade", "--data-dri", "x"], "db upgrade: .*; did you mean --data-dir?"),
         (["serve", "--qqq-qqq"], r"serve: No such option: \S+ \(see"),
     ],

@@ -99,8 +99,8 @@ def test_help_names_every_flag_default_and_variable():
 def test_a_flag_overrides_the_environment(monkeypatch):
     monkeypatch.setenv("FAIRSERVE_PORT", "9001")
     monkeypatch.setenv("FAIRSERVE_WORKERS", "5")
-    settings = parse("--port", "9002", "--no-kv-events")
-    found = (settings.server.port, settings.fleet.workers, settings.fleet.kv_events)
+    settings = parse("--port", "9002", "--no-trace-recording")
+    found = (settings.server.port, settings.fleet.workers, settings.reporting.trace_recording)
     assert found == (9002, 5, False)
 
 
