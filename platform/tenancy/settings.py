@@ -50,6 +50,6 @@ class TenancySettings(RoomSettings):
     )
 
     @property
-    def learning_options(self) -> LearningOptions | None:
-        """Return the options of profile learning; None if profiles are not learned."""
+    def learning_options(self) -> LearningOptions:
+        """Return the options of profile learning, which are constants."""
         return LearningOptions()

@@ -303,6 +303,21 @@ def test_a_wrong_discovery_document_is_not_used(console):
     assert console.get(BEGIN).status_code == 303
 
 
+@pytest.mark.parametrize(
+    ("supported", "asked"),
+    [
+        (["openid", "groups"], "openid profile email groups"),
+        (["openid"], "openid profile email"),
+        ("groups", "openid profile email"),
+        (None, "openid profile email"),
+    ],
+)
+def test_groups_are_asked_for_where_the_provider_has_a_scope_for_them(console, supported, asked):
+    console.provider.fail(discovery={"scopes_supported": supported})
+    console.configure()
+    assert parse_qs(urlsplit(console.begin()).query)["scope"] == [asked]
+
+
 def test_a_server_without_keys_at_its_sign_in(console):
     console.configure(console="oidc")
     page = console.get("/console/sign-in").text

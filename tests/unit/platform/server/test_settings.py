@@ -3,6 +3,7 @@
 import json
 import re
 import stat
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.main import get_command
 from fairserve.platform.background import settings as background_settings
 from fairserve.platform.base.option_pairs import parse_options
 from fairserve.platform.base.removed_names import REMOVED_SETTINGS
+from fairserve.platform.control.options import control_options
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
 from fairserve.platform.db.settings import DbSettings
 from fairserve.platform.server import cli
@@ -25,6 +27,7 @@ from fairserve.platform.server.settings_flags import (
 )
 from fairserve.platform.server.settings_sources import settings_from
 from fairserve.platform.server.settings_topics import TOPICS, WHEN
+from fairserve.platform.serving.options import file_options
 from fairserve.platform.tenancy.system.settings import TuningSettings
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -275,3 +278,22 @@ def test_celery_must_be_installed(monkeypatch):
     monkeypatch.setattr(background_settings, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"fairserve\[redis\]"):
         Settings(redis_url="redis://h/0")
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "contracts", "cut_runs"),
+    [("new_runs", True, False), ("every_call", True, True), ("off", False, False)],
+)
+def test_bounds_of_control_follow_from_few_settings(enforcement, contracts, cut_runs):
+    settings = Settings(
+        max_tenant_share=0.5, interaction_idle_timeout_s=10, quota_enforcement=enforcement
+    )
+    found = control_options(settings.control, settings.tenancy)
+    assert (found.tenant_share, found.user_share, found.reopen_grace_s) == (0.5, 0.125, 20)
+    assert (found.admission.contracts, found.admission.rates_cut_runs) == (contracts, cut_runs)
+
+
+def test_a_tenant_may_have_a_sixteenth_of_the_space_for_files():
+    found = file_options(Settings(file_max_bytes_in_all=1600, content_retention_days=2).serving)
+    assert (found.max_bytes_in_all, found.max_bytes_per_tenant) == (1600, 100)
+    assert found.retention == timedelta(days=2)
