@@ -52,7 +52,7 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pages(server):
     """Return the paths of all pages by name, after a minute of an overload."""
-    changed = {"system": "fairserve", "parameters": {"throttle.user_limit": 7}}
+    changed = {"system": "fairserve", "parameters": {"hold_s": 120}}
     server.admin("PUT", "/admin/throttling", json=changed)
     app = server.new_app(name="research", limits={"user_rpm": LIMIT})
     key = app["api_key"]

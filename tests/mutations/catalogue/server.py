@@ -530,7 +530,7 @@ _CONSOLE = (
         "idle-console-session-does-not-end",
         "console",
         "platform/console/sessions.py",
-        "if row.expires_at <= now or row.seen_at <= now - idle:",
+        "if row.expires_at <= now or row.seen_at <= now - IDLE:",
         "if row.expires_at <= now:",
         (*_SESSIONS, *_CONSOLE_UNITS),
     ),

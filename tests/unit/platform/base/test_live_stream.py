@@ -44,7 +44,7 @@ async def test_stream_ends_when_the_check_fails(silent):
     found = [
         piece
         async for piece in while_allowed(
-            source.pieces(), checks, 0.001, lambda error: error.message.encode()
+            source.pieces(), checks, lambda error: error.message.encode(), 0.001
         )
     ]
     assert found[0] == b"0"
@@ -58,7 +58,7 @@ async def test_a_finite_stream_is_passed_on_completely():
         yield b"a"
         yield b"b"
 
-    found = [p async for p in while_allowed(pieces(), Checks(0), 3600.0, lambda _: b"")]
+    found = [p async for p in while_allowed(pieces(), Checks(0), lambda _: b"", 3600.0)]
     assert found == [b"a", b"b"]
 
 
@@ -68,12 +68,12 @@ async def test_errors_of_the_stream_are_passed_on():
         raise FairServeError("broken")
 
     with pytest.raises(FairServeError, match="broken"):
-        [p async for p in while_allowed(pieces(), Checks(0), 3600.0, lambda _: b"")]
+        [p async for p in while_allowed(pieces(), Checks(0), lambda _: b"", 3600.0)]
 
 
 async def test_a_reader_that_disconnects_closes_the_stream():
     source = Source(silent=True)
-    stream = while_allowed(source.pieces(), Checks(10**6), 0.001, lambda _: b"")
+    stream = while_allowed(source.pieces(), Checks(10**6), lambda _: b"", 0.001)
     assert await anext(stream) == b"0"
     reading = asyncio.create_task(anext(stream))
     await settle()
