@@ -63,7 +63,7 @@ KV_BLOCKS = 2048
 ARRIVALS_PER_S = 400
 """Calls a second by which the queue is filled."""
 KEPT_S = 5.0
-"""Seconds for which the server keeps an interaction after its last call; for twice as long it may reopen.
+"""Seconds from its last call to the end of an interaction; for twice as long it may reopen.
 The default is 300: a soak of minutes would only see how the interactions become more."""
 MORE_CONNECTIONS = 200
 """Connections beside those of the waiting calls."""
