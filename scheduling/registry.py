@@ -1,26 +1,23 @@
-"""Local schedulers, feeders, routers and whole systems by name. Unknown names list the known ones."""
+"""Local schedulers, feeders, routers and whole systems by name. Unknown names list the known ones.
+
+Here are those that someone would run. The laboratory registers those that exist only to be compared
+with (``fairserve.benchmarks.policies.registry``); a server imports it only if one of them is named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fairserve.scheduling.base import Feeder, LocalScheduler, Router
 from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.feeders.central_dlpm import CentralDlpm, CentralDlpmOptions
 from fairserve.scheduling.feeders.fcfs import FcfsFeeder, FcfsOptions
-from fairserve.scheduling.feeders.round_robin import RoundRobinFeeder
 from fairserve.scheduling.feeders.wsc import WscFeeder
-from fairserve.scheduling.feeders.wsc_options import PAPER as WSC_PAPER
-from fairserve.scheduling.feeders.wsc_options import VTC, WscOptions
+from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.dlpm_options import DlpmOptions
-from fairserve.scheduling.local.drr import Drr, DrrOptions
 from fairserve.scheduling.local.fcfs import Fcfs
-from fairserve.scheduling.local.lcf import Lcf, LcfOptions
 from fairserve.scheduling.local.lpm import Lpm, LpmOptions
-from fairserve.scheduling.local.preble_groups import PrebleGroups, PrebleGroupsOptions
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.local.vtc_options import VtcOptions
 from fairserve.scheduling.locality.locality import Locality
@@ -28,8 +25,6 @@ from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptio
 from fairserve.scheduling.routers.d2lpm import D2lpm
 from fairserve.scheduling.routers.d2lpm_options import D2lpmOptions
 from fairserve.scheduling.routers.least_loaded import LeastLoaded
-from fairserve.scheduling.routers.preble import Preble
-from fairserve.scheduling.routers.preble_options import PrebleOptions
 from fairserve.scheduling.routers.round_robin import RoundRobin, RoundRobinOptions
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.registry import Registry
@@ -37,6 +32,9 @@ from fairserve.throttling.registry import Registry
 LocalFactory = Callable[..., LocalScheduler]
 FeederFactory = Callable[..., Feeder]
 RouterFactory = Callable[..., Router]
+
+_COMPARED = "fairserve.benchmarks.policies.registry"
+"""Module with what exists only to be compared with. Named, not imported: nothing here depends on it."""
 
 
 def _local_dlpm(**options: Any) -> LocalScheduler:
@@ -47,40 +45,16 @@ def _local_vtc(**options: Any) -> LocalScheduler:
     return Vtc(VtcOptions(**options))
 
 
-def _local_lcf(**options: Any) -> LocalScheduler:
-    return Lcf(LcfOptions(**options))
-
-
-def _local_drr(**options: Any) -> LocalScheduler:
-    return Drr(DrrOptions(**options))
-
-
 def _local_lpm(**options: Any) -> LocalScheduler:
     return Lpm(LpmOptions(**options))
-
-
-def _local_preble_groups(**options: Any) -> LocalScheduler:
-    return PrebleGroups(PrebleGroupsOptions(**options))
 
 
 def _feeder_fcfs(directory: Directory, locality: Locality, **options: Any) -> Feeder:
     return FcfsFeeder(directory, FcfsOptions(**options))
 
 
-def _feeder_round_robin(directory: Directory, locality: Locality) -> Feeder:
-    return RoundRobinFeeder()
-
-
-def _feeder_central_dlpm(directory: Directory, locality: Locality, **options: Any) -> Feeder:
-    return CentralDlpm(directory, locality, CentralDlpmOptions(**options))
-
-
 def _feeder_wsc(directory: Directory, locality: Locality, **options: Any) -> Feeder:
     return WscFeeder(directory, locality, WscOptions(**options))
-
-
-def _feeder_vtc(directory: Directory, locality: Locality, **options: Any) -> Feeder:
-    return WscFeeder(directory, locality, replace(VTC, **options))
 
 
 def _router_least_loaded(locality: Locality) -> Router:
@@ -95,56 +69,46 @@ def _router_cache_aware(locality: Locality, **options: Any) -> Router:
     return CacheAware(locality, CacheAwareOptions(**options))
 
 
-def _router_preble(locality: Locality, **options: Any) -> Router:
-    return Preble(locality, PrebleOptions(**options))
-
-
 def _router_d2lpm(locality: Locality, **options: Any) -> Router:
     return D2lpm(locality, D2lpmOptions(**options))
 
 
-LOCAL_SCHEDULERS: Mapping[str, LocalFactory] = Registry(
+LOCAL_SCHEDULERS: Registry[LocalFactory] = Registry(
     "local scheduler",
     {
         "fcfs": Fcfs,
-        "lcf": _local_lcf,
         "vtc": _local_vtc,
-        "drr": _local_drr,
         "lpm": _local_lpm,
         "dlpm": _local_dlpm,
-        "preble_groups": _local_preble_groups,
     },
+    f"{_COMPARED}:LOCAL_SCHEDULERS",
 )
 """Local schedulers by name, as ``factory(**options)``."""
 
-FEEDERS: Mapping[str, FeederFactory] = Registry(
+FEEDERS: Registry[FeederFactory] = Registry(
     "feeder",
     {
         "fcfs": _feeder_fcfs,
-        "vtc": _feeder_vtc,
         "wsc": _feeder_wsc,
-        "central_dlpm": _feeder_central_dlpm,
-        "round_robin": _feeder_round_robin,
     },
+    f"{_COMPARED}:FEEDERS",
 )
 """Feeders by name, as ``factory(directory, locality, **options)``."""
 
-ROUTERS: Mapping[str, RouterFactory] = Registry(
+ROUTERS: Registry[RouterFactory] = Registry(
     "router",
     {
         "round_robin": _router_round_robin,
         "least_loaded": _router_least_loaded,
-        "preble": _router_preble,
         "cache_aware": _router_cache_aware,
         "d2lpm": _router_d2lpm,
     },
+    f"{_COMPARED}:ROUTERS",
 )
 """Routers by name, as ``factory(locality, **options)``."""
 
-_PAPER_WSC = {name: getattr(WSC_PAPER, name) for name in WscOptions.__dataclass_fields__}
 
-
-def _per_client(name: str, local: str, **more: Any) -> SystemConfig:
+def per_client(name: str, local: str, **more: Any) -> SystemConfig:
     """Return a VTC-like local scheduler behind per-client round robin (VTC+RR of the DLPM paper)."""
     turn = {"per_client": True}
     return SystemConfig(name, "none", "fcfs", "round_robin", local, router_options=turn, **more)
@@ -152,54 +116,12 @@ def _per_client(name: str, local: str, **more: Any) -> SystemConfig:
 
 _SYSTEMS = (
     SystemConfig("fcfs", "none", "fcfs", "least_loaded", "fcfs"),
-    _per_client("lcf", "lcf"),
-    _per_client("vtc", "vtc"),
-    _per_client("vtc-predict", "vtc", local_options={"predict": "mean"}),
-    _per_client("vtc-noisy", "vtc", local_options={"predict": "noisy"}, simulated_only=True),
-    _per_client("vtc-oracle", "vtc", local_options={"predict": "oracle"}, simulated_only=True),
-    _per_client("vtc-weighted", "vtc", feeder_options={"weighted": True}),
-    _per_client("drr", "drr"),
+    per_client("vtc", "vtc"),
+    per_client("vtc-predict", "vtc", local_options={"predict": "mean"}),
+    per_client("vtc-weighted", "vtc", feeder_options={"weighted": True}),
     SystemConfig("lpm", "none", "fcfs", "round_robin", "lpm"),
-    SystemConfig("rr-lpm", "none", "fcfs", "round_robin", "lpm"),
-    SystemConfig("preble", "none", "fcfs", "preble", "preble_groups"),
     SystemConfig("cache-aware", "none", "fcfs", "cache_aware", "lpm"),
-    SystemConfig(
-        "cache-aware-vtc", "none", "fcfs", "cache_aware", "vtc", local_options={"cost": "extend"}
-    ),
-    SystemConfig(
-        "central-dlpm",
-        "none",
-        "central_dlpm",
-        "cache_aware",
-        "fcfs",
-        feed_window=1e-6,  # a worker is open only while nothing waits at it
-        router_options={"match_threshold": 0.0, "balance_abs": None},
-    ),
-    # The fairness policy of the Gateway API Inference Extension's flow control, with its scorer of
-    # prefixes; vLLM's own order at the workers.
-    SystemConfig("rr-fairness", "none", "round_robin", "cache_aware", "fcfs", feed_window=0.03),
-    SystemConfig("dlpm", "none", "fcfs", "d2lpm", "dlpm"),
     SystemConfig("d2lpm", "none", "fcfs", "d2lpm", "dlpm"),
-    SystemConfig(
-        "fs-w",
-        "none",
-        "wsc",
-        "least_loaded",
-        "fcfs",
-        feed_window=0.05,
-        feeder_options={**_PAPER_WSC, "interaction_priority": False},
-    ),
-    SystemConfig(
-        "fs-wi",
-        "oit",
-        "wsc",
-        "least_loaded",
-        "fcfs",
-        feed_window=0.05,
-        # Read literally, line 31 would give sequential calls no priority, so ``run`` is used as in
-        # fs-w.
-        feeder_options={**_PAPER_WSC, "in_progress": "run"},
-    ),
     SystemConfig(
         "fairserve",
         "oit",
@@ -214,10 +136,10 @@ _SYSTEMS = (
 )
 
 
-class _Systems(Registry):
+class _Systems(Registry[SystemConfig]):
     """Systems by name, and ``rpm-<N>`` for every positive N (N calls per user and minute)."""
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> SystemConfig:
         kind, _, number = name.partition("-")
         if kind == "rpm" and number.isascii() and number.isdigit() and int(number) >= 1:
             return SystemConfig(
@@ -230,9 +152,16 @@ class _Systems(Registry):
             )
         return super().__getitem__(name)
 
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Return the names of the systems that someone would run, with an example of ``rpm-<N>``."""
+        return (*super().offered, "rpm-20")
+
     def __iter__(self) -> Iterator[str]:
         yield from super().__iter__()
         yield "rpm-20"
 
 
-SYSTEMS: Mapping[str, SystemConfig] = _Systems("system", {s.name: s for s in _SYSTEMS})
+SYSTEMS: Registry[SystemConfig] = _Systems(
+    "system", {s.name: s for s in _SYSTEMS}, f"{_COMPARED}:SYSTEMS"
+)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from fairserve.throttling.base import ThrottlingPolicy
 from fairserve.throttling.overload.none import NoThrottle
 from fairserve.throttling.overload.oit import OitOptions, OitThrottle
 from fairserve.throttling.overload.rpm import RpmOptions, RpmThrottle
 
+T = TypeVar("T")
 ThrottleFactory = Callable[..., ThrottlingPolicy]
 
 
@@ -26,14 +29,34 @@ def _oit(**options: Any) -> ThrottlingPolicy:
     return OitThrottle(OitOptions(**options))
 
 
-class Registry(Mapping[str, Any]):
-    """An immutable mapping whose KeyError lists the known names."""
+class Registry(Mapping[str, T]):
+    """An immutable mapping whose KeyError lists the known names.
 
-    def __init__(self, kind: str, entries: Mapping[str, Any]) -> None:
+    Some entries exist only to be compared with. A module above registers them, and is imported at
+    the first request for a name that is not :attr:`offered`, or for all names.
+    """
+
+    def __init__(self, kind: str, offered: Mapping[str, T], compared: str = "") -> None:
+        """``compared`` is ``module:NAME`` of the mapping with the further entries; empty for none."""
         self._kind = kind
-        self._entries = MappingProxyType(dict(entries))
+        self._offered = MappingProxyType(dict(offered))
+        self._compared = compared
 
-    def __getitem__(self, name: str) -> Any:
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Return the names that help, console and guides list. Imports nothing."""
+        return tuple(self._offered)
+
+    @cached_property
+    def _entries(self) -> Mapping[str, T]:
+        if not self._compared:
+            return self._offered
+        module, _, name = self._compared.partition(":")
+        return MappingProxyType({**self._offered, **getattr(import_module(module), name)})
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._offered:
+            return self._offered[name]
         try:
             return self._entries[name]
         except KeyError:
@@ -47,6 +70,6 @@ class Registry(Mapping[str, Any]):
         return len(self._entries)
 
 
-THROTTLES: Mapping[str, ThrottleFactory] = Registry(
+THROTTLES: Registry[ThrottleFactory] = Registry(
     "throttle", {"none": _none, "rpm": _rpm, "oit": _oit}
 )

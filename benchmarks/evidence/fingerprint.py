@@ -95,7 +95,8 @@ class Fingerprints:
 
     def files(self, evidence: Evidence) -> list[Path]:
         """Return the import closure of the report. Raises ValueError if a module is missing."""
-        start: list[Path] = []
+        # The registries import it by its name.
+        start = [*self._graph.module_files("fairserve.benchmarks.policies.registry")]
         for module in evidence.modules:
             if module.endswith(".py"):
                 file = self._checkout / module

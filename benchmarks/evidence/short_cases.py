@@ -26,7 +26,7 @@ from fairserve.benchmarks.reproduce.report import Report
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.vtc.figures import synthetic_figure
 from fairserve.benchmarks.reproduce.vtc.tables import vtc_table2, vtc_tables
-from fairserve.engine.simulated.traces.generate.vtc_suites import generate_vtc_suite
+from fairserve.benchmarks.traces.generate.vtc_suites import generate_vtc_suite
 from fairserve.engine.simulated.traces.model import Trace
 
 

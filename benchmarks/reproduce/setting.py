@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fairserve.benchmarks.simulate.job import SimulationJob, SimulationOutcome, run_jobs
+from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.traces.model import Trace, TraceError
-from fairserve.engine.simulated.traces.reading import read_trace
 
 _DELAYS = (0.0, 0.01, -0.01, 0.02, -0.02)
 """Relative changes of a decode step for the first seeds."""

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"
 
 from virtual_cluster import VirtualCluster, make_call, prompt
 
-from fairserve.engine.simulated.traces.reading import read_trace
+from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.interactions.call import Call
 from fairserve.interactions.programs.program import Program, parse_program
 from fairserve.interactions.programs.program_run import ProgramRun

@@ -17,11 +17,11 @@ from typer import Option
 
 from fairserve.benchmarks.plots import plot_folder
 from fairserve.benchmarks.simulate.declared import wrong_profiles
+from fairserve.benchmarks.traces import assignment
+from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel, Loop, cost_model
 from fairserve.engine.simulated.replay_options import CallReports, ReplayOptions
-from fairserve.engine.simulated.traces import assignment
 from fairserve.engine.simulated.traces.model import Trace, TraceError
-from fairserve.engine.simulated.traces.reading import read_trace
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.base.command_line import file_to_write
 from fairserve.platform.tenancy.system.parameters import with_checked
@@ -88,7 +88,9 @@ class Arguments:
     system: Annotated[
         list[str] | None,
         _systems(
-            metavar="NAME...", help=f"Known: {', '.join(SYSTEMS)}, rpm-N; default: fairserve."
+            metavar="NAME...",
+            help=f"One of {', '.join(SYSTEMS.offered)}, rpm-N, or one to compare with "
+            "(docs/guide/simulate.md); default: fairserve.",
         ),
     ] = None
     changes: Annotated[

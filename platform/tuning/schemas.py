@@ -93,7 +93,7 @@ class ThrottlingOut(BaseModel):
     local: str
     parameters: list[ParameterOut]
     systems: list[str]
-    """Available systems; ``rpm-20`` represents any number."""
+    """Systems to choose from, the present one included; ``rpm-20`` represents any number."""
     author: str | None
     created_at: datetime | None
 

@@ -125,7 +125,7 @@ def report(settings: TuningSettings, current: Current) -> ThrottlingOut:
         router=config.router,
         local=config.local,
         parameters=[_out(p) for p in describe(settings, current.system, current.parameters)],
-        systems=[name for name, system in SYSTEMS.items() if not system.simulated_only],
+        systems=list(dict.fromkeys((*SYSTEMS.offered, current.system))),
         author=current.author,
         created_at=current.created_at,
     )

@@ -36,11 +36,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairserve.interactions.call import ClientPath, TokenUsage
-from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.fairness.counters import VirtualCounters
 from fairserve.scheduling.local.by_client import ByClient
 from fairserve.scheduling.local.client_queues import ClientQueue, Entry
-from fairserve.scheduling.local.length_prediction import make_predictor
+from fairserve.scheduling.local.length_prediction import Predictor, make_predictor
 from fairserve.scheduling.local.vtc_options import VtcOptions, make_cost
 
 
@@ -66,24 +65,23 @@ class Vtc(ByClient):
     """
 
     def __init__(
-        self, options: VtcOptions = VtcOptions(), *, counters: VirtualCounters | None = None
+        self,
+        options: VtcOptions = VtcOptions(),
+        *,
+        counters: VirtualCounters | None = None,
+        predictor: Predictor | None = None,
     ) -> None:
+        """``predictor`` takes the place of the one that the options name."""
         super().__init__()
         self.options: Any = options
         self._wp, self._wq = options.wp, options.wq
         self._cost = make_cost(options)
-        self._predictor = make_predictor(options.predict, noise=options.noise, seed=options.seed)
+        self._predictor = predictor or make_predictor(options.predict)
         self._counters = counters or VirtualCounters(lift_when_idle=options.lift_when_idle)
         self._by_token = self._cost is None and self._predictor is None
         """True if every token costs ``wq`` regardless of earlier ones, so calls need no account."""
 
     # --- Algorithms 2 to 4 ------------------------------------------------------------------------
-
-    def add(self, call: LocalCall) -> None:
-        """Queue a call (lines 7-15). Raises ValueError as the base does, or if an oracle lacks data."""
-        if self._predictor is not None:
-            self._predictor.check(call)
-        super().add(call)
 
     def _enqueue(self, entry: Entry) -> None:
         """Lift the client if it has nothing queued, then queue the call (lines 8-15)."""

@@ -24,17 +24,11 @@ class VtcOptions:
     """Lift a client that arrives at an empty queue to the counter of the client that left it last
     (Algorithm 2). False keeps its counter, as in the paper's code and tables."""
     predict: Prediction | None = None
-    noise: float = 0.5
-    """Maximum relative error of ``predict="noisy"``."""
-    seed: int = 0
-    """Seed of the errors of ``predict="noisy"``."""
 
     def __post_init__(self) -> None:
         check_token_weights(self.wp, self.wq)
-        if not 0 <= self.noise <= 1:
-            raise ValueError(f"noise is {self.noise}; allowed: 0 to 1")
         make_cost(self)
-        make_predictor(self.predict, noise=self.noise, seed=self.seed)
+        make_predictor(self.predict)
 
 
 def check_token_weights(wp: float, wq: float) -> None:

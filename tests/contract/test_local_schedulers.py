@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_worker import FixedCache, OneWorker
 
+from fairserve.benchmarks.policies.drr import Drr, DrrOptions
+from fairserve.benchmarks.policies.lcf import Lcf, LcfOptions
+from fairserve.benchmarks.policies.preble_groups import PrebleGroups, PrebleGroupsOptions
+from fairserve.benchmarks.policies.vtc_oracle import VtcOracle, VtcOracleOptions
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.dlpm_options import DlpmOptions
-from fairserve.scheduling.local.drr import Drr, DrrOptions
 from fairserve.scheduling.local.fcfs import Fcfs
-from fairserve.scheduling.local.lcf import Lcf, LcfOptions
 from fairserve.scheduling.local.lpm import Lpm, LpmOptions
-from fairserve.scheduling.local.preble_groups import PrebleGroups, PrebleGroupsOptions
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.local.vtc_options import VtcOptions
 
@@ -27,8 +28,8 @@ FACTORIES = {
     "vtc-extend": lambda: Vtc(VtcOptions(cost="extend")),
     "vtc-profiled": lambda: Vtc(VtcOptions(cost="profiled")),
     "vtc-mean": lambda: Vtc(VtcOptions(predict="mean")),
-    "vtc-oracle": lambda: Vtc(VtcOptions(predict="oracle")),
-    "vtc-noisy": lambda: Vtc(VtcOptions(predict="noisy", seed=3)),
+    "vtc-oracle": lambda: VtcOracle(),
+    "vtc-noisy": lambda: VtcOracle(VtcOracleOptions(noise=0.5, seed=3)),
     "lcf": lambda: Lcf(LcfOptions(remembered_clients=200)),
     "drr": Drr,
     "drr-fine": lambda: Drr(DrrOptions(quantum=0.5)),

@@ -6,14 +6,14 @@ import random
 import pytest
 from virtual_cluster import make_call, prompt
 
+from fairserve.benchmarks.policies.preble import Preble
+from fairserve.benchmarks.policies.preble_options import PrebleOptions
 from fairserve.scheduling import registry
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptions
 from fairserve.scheduling.routers.d2lpm import D2lpm
 from fairserve.scheduling.routers.d2lpm_options import D2lpmOptions
 from fairserve.scheduling.routers.least_loaded import LeastLoaded
-from fairserve.scheduling.routers.preble import Preble
-from fairserve.scheduling.routers.preble_options import PrebleOptions
 from fairserve.scheduling.routers.round_robin import RoundRobin, RoundRobinOptions
 
 ROUTERS = {

@@ -12,10 +12,10 @@ from sqlalchemy import func, select
 
 from fairserve.benchmarks.simulate.job import SimulationJob, run_job
 from fairserve.benchmarks.simulate.ledger import SimulatedLedger
+from fairserve.benchmarks.traces import assignment
+from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.engine.simulated.cost_model import cost_model
 from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces import assignment
-from fairserve.engine.simulated.traces.reading import read_trace
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.reporting.usage.reconcile import compare
 from fairserve.platform.tenancy.prices.book import PriceBook

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_counters import PlainCounters
 
+from fairserve.benchmarks.policies.lcf import UnliftedCounters
 from fairserve.scheduling.fairness.counters import VirtualCounters
-from fairserve.scheduling.local.lcf import UnliftedCounters
 
 PATHS = {
     1: [(f"c{n}",) for n in range(5)],

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from one_worker import OneWorker
 from virtual_cluster import make_call, prompt
 
+from fairserve.benchmarks.policies.drr import Drr, DrrOptions
+from fairserve.benchmarks.policies.lcf import Lcf
+from fairserve.benchmarks.policies.vtc_oracle import VtcOracle
 from fairserve.interactions.call import TokenUsage, client_id
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.scheduling.base import LocalCall
@@ -22,8 +25,6 @@ from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.feeders.wsc_options import WscOptions
-from fairserve.scheduling.local.drr import Drr, DrrOptions
-from fairserve.scheduling.local.lcf import Lcf
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.local.vtc_options import VtcOptions
 from fairserve.scheduling.locality.locality import Locality
@@ -116,7 +117,9 @@ def test_bounds_hold_at_three_levels():
 def test_the_lemma_holds_among_siblings_while_clients_come_and_go(seed, predict):
     """Lemma 4.3 and Theorem 4.4 hold at both levels, with prediction as on one level."""
     rng = random.Random(seed)
-    worker = OneWorker(Vtc(VtcOptions(predict=predict)), CAPACITY)
+    worker = OneWorker(
+        VtcOracle() if predict == "oracle" else Vtc(VtcOptions(predict=predict)), CAPACITY
+    )
     clients = [f"t{n % 3}/u{n}" for n in range(9)]
     scheduler, start, watched = (
         worker.scheduler,

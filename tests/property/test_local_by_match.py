@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_worker import FixedCache, OneWorker
 
-from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.local.dlpm import Dlpm
-from fairserve.scheduling.local.lpm import Lpm, LpmOptions
-from fairserve.scheduling.local.preble_groups import (
+from fairserve.benchmarks.policies.preble_groups import (
     PrebleGroups,
     PrebleGroupsOptions,
     group_of,
 )
+from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.lpm import Lpm, LpmOptions
 
 
 class Queue:

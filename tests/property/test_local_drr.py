@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_worker import OneWorker
 
+from fairserve.benchmarks.policies.drr import Drr, DrrOptions
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.local.drr import Drr, DrrOptions
 from fairserve.scheduling.local.vtc import Vtc
 
 

@@ -6,12 +6,12 @@ import random
 import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
+from fairserve.benchmarks.policies.central_dlpm import CentralDlpm, CentralDlpmOptions
 from fairserve.interactions.call import TokenUsage
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.fairness.deficits import Deficits
-from fairserve.scheduling.feeders.central_dlpm import CentralDlpm, CentralDlpmOptions
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptions

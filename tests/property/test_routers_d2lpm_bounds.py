@@ -11,8 +11,8 @@ import itertools
 import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
+from fairserve.benchmarks.policies.central_dlpm import CentralDlpm, CentralDlpmOptions
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.feeders.central_dlpm import CentralDlpm, CentralDlpmOptions
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptions
 

@@ -4,7 +4,7 @@ import pytest
 from preble_run import WORKERS, Run
 from virtual_cluster import prompt
 
-from fairserve.scheduling.routers.preble_options import PrebleOptions
+from fairserve.benchmarks.policies.preble_options import PrebleOptions
 
 # --- the cost, by hand ----------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preble_run import Run
 
-from fairserve.scheduling.routers.request_tree import RequestTree
-from fairserve.scheduling.routers.running_median import RunningMedian
+from fairserve.benchmarks.policies.request_tree import RequestTree
+from fairserve.benchmarks.policies.running_median import RunningMedian
 
 
 def chained(symbols):

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from one_worker import OneWorker
 from vtc_watch import EPS, Watch, adversarial, bound, cases
 
+from fairserve.benchmarks.policies.lcf import Lcf, LcfOptions
+from fairserve.benchmarks.policies.vtc_oracle import VtcOracle, VtcOracleOptions
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.fcfs import Fcfs
-from fairserve.scheduling.local.lcf import Lcf, LcfOptions
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.local.vtc_options import VtcOptions
 
@@ -175,12 +176,14 @@ def test_invalid_input_is_rejected():
     with pytest.raises(ValueError, match="cost is 'tokens'"):
         VtcOptions(cost="tokens")
     with pytest.raises(ValueError, match="noise is 2"):
-        VtcOptions(noise=2)
+        VtcOracleOptions(noise=2)
+    with pytest.raises(ValueError, match="predict is 'mean'"):
+        VtcOracleOptions(predict="mean")
     with pytest.raises(ValueError, match="wq is inf"):
         LcfOptions(wq=float("inf"))
     with pytest.raises(ValueError, match="remembered_clients is 0"):
         LcfOptions(remembered_clients=0)
-    scheduler = Vtc(VtcOptions(predict="oracle"))
+    scheduler = VtcOracle()
     with pytest.raises(ValueError, match="needs the true length"):
         scheduler.add(LocalCall("x", "c", 1, 1))
     for weight in (0, float("inf"), float("nan")):

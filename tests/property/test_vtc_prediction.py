@@ -8,17 +8,27 @@ from hypothesis import strategies as st
 from one_worker import OneWorker
 from vtc_watch import EPS, adversarial, bound, cases
 
+from fairserve.benchmarks.policies.lcf import UnliftedCounters
+from fairserve.benchmarks.policies.vtc_oracle import Oracle, VtcOracle, VtcOracleOptions
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.local.lcf import UnliftedCounters
-from fairserve.scheduling.local.length_prediction import MeanOfLast, Oracle
+from fairserve.scheduling.local.length_prediction import MeanOfLast
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.local.vtc_options import VtcOptions
+
+
+def predicting(predict, counters=None, noise=0.5, **options):
+    """Return VTC with a prediction: a name of the options, ``oracle`` or ``noisy``."""
+    if predict == "oracle":
+        return VtcOracle(VtcOracleOptions(**options), counters=counters)
+    if predict == "noisy":
+        return VtcOracle(VtcOracleOptions(noise=noise, **options), counters=counters)
+    return Vtc(VtcOptions(predict=predict, **options), counters=counters)
 
 
 def windowed_difference(predict, clients, prompts, outputs, capacity, *, steps=600, window=60):
     """Return the mean of max - min of the backlogged clients' service rates (tokens per step)."""
     rng = random.Random(2)
-    worker = OneWorker(Vtc(VtcOptions(predict=predict)), capacity)
+    worker = OneWorker(predicting(predict), capacity)
     history, differences = [], []
     for step in range(steps):
         for client in range(clients):
@@ -55,7 +65,7 @@ def test_equal_outputs_make_the_mean_of_five_an_oracle():
     """With two backlogged clients of 256/256 tokens (Table 4) prediction alternates exactly."""
     largest = {}
     for predict in (None, "mean", "oracle"):
-        worker = OneWorker(Vtc(VtcOptions(predict=predict)), 5120)
+        worker = OneWorker(predicting(predict), 5120)
         for _ in range(150):
             worker.add("f", 256, 256)
             worker.add("g", 256, 256)
@@ -84,8 +94,7 @@ def test_the_final_counter_equals_the_service(seed, predict, cost, preempt):
     counter is the generated tokens plus those predicted of the running calls and not yet generated.
     """
     rng = random.Random(seed)
-    options = VtcOptions(predict=predict, cost=cost, noise=1.0)
-    scheduler = Vtc(options, counters=UnliftedCounters(100))
+    scheduler = predicting(predict, counters=UnliftedCounters(100), noise=1.0, cost=cost)
     worker = OneWorker(scheduler, 700, reserve=False)
     calls = {}
     for _ in range(10):
@@ -135,7 +144,7 @@ def test_the_final_counter_equals_the_service(seed, predict, cost, preempt):
 @pytest.mark.parametrize("predicted", [4, 10, 25])
 def test_charges_follow_the_lines_of_the_algorithm(predicted):
     """Lines 25-26 charge at selection, 35-36 past the prediction, and 37-38 at the end."""
-    scheduler = Vtc(VtcOptions(predict="oracle"))
+    scheduler = VtcOracle()
     worker = OneWorker(scheduler, 1000)
     worker.add("other", 1, 1)
     worker.admit()
@@ -153,7 +162,7 @@ def test_charges_follow_the_lines_of_the_algorithm(predicted):
 
 
 def test_a_newcomer_is_not_lifted_to_charges_that_are_refunded():
-    worker = OneWorker(Vtc(VtcOptions(predict="oracle")), 1000)
+    worker = OneWorker(VtcOracle(), 1000)
     long = worker.add("busy", 10, 100)
     worker.waiting[long].output_tokens = 400
     worker.add("busy", 10, 900)
@@ -165,7 +174,7 @@ def test_a_newcomer_is_not_lifted_to_charges_that_are_refunded():
 
 @given(cases, st.sampled_from(["mean", "oracle", "noisy"]))
 def test_with_prediction_the_bound_grows_by_the_outstanding_predictions(case, predict):
-    scheduler = Vtc(VtcOptions(wq=case["wq"], predict=predict))
+    scheduler = predicting(predict, wq=case["wq"])
     worker, watch = adversarial(case, scheduler)
     most = bound(case) + 2 * watch.outstanding
     assert watch.outstanding or predict == "mean"

@@ -2,9 +2,9 @@
 
 from virtual_cluster import make_call, prompt
 
+from fairserve.benchmarks.policies.preble import Preble
+from fairserve.benchmarks.policies.preble_options import PrebleOptions
 from fairserve.scheduling.locality.locality import Locality
-from fairserve.scheduling.routers.preble import Preble
-from fairserve.scheduling.routers.preble_options import PrebleOptions
 
 WORKERS = ["w0", "w1", "w2"]
 PLAIN = {  # a millisecond per own token, and nothing else

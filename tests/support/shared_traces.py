@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairserve.engine.simulated.traces.reading import read_trace
+from fairserve.benchmarks.traces.reading import read_trace
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "traces"
 

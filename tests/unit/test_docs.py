@@ -72,14 +72,20 @@ def test_named_files_exist():
 
 
 def test_every_policy_is_in_the_readme():
-    names = [*THROTTLES, *FEEDERS, *ROUTERS, *LOCAL_SCHEDULERS]
-    assert [name for name in names if f"`{name}`" not in README] == []
+    for registry in (THROTTLES, FEEDERS, ROUTERS, LOCAL_SCHEDULERS):
+        assert [name for name in registry.offered if f"`{name}`" not in README] == []
 
 
-def test_every_system_is_in_the_readme():
+def test_every_offered_system_is_in_the_readme():
     listed = re.search(r"`--system ([^`]+)`", README).group(1).split(" | ")
-    served = {name for name, system in SYSTEMS.items() if not system.simulated_only}
-    assert set(listed) == {"rpm-N" if name.startswith("rpm-") else name for name in served}
+    assert set(listed) == {"rpm-N" if name == "rpm-20" else name for name in SYSTEMS.offered}
+
+
+def test_what_exists_only_to_be_compared_with_is_in_the_guide_of_the_simulator():
+    guide = (ROOT / "docs" / "guide" / "simulate.md").read_text()
+    section = guide.split("## Systems to compare with")[1].split("\n## ")[0]
+    for registry in (SYSTEMS, FEEDERS, ROUTERS, LOCAL_SCHEDULERS):
+        assert [n for n in registry if n not in registry.offered and f"`{n}`" not in section] == []
 
 
 def test_the_parts_in_the_readme_have_the_figures_of_the_ablation():

@@ -112,7 +112,7 @@ def test_take_and_compare_commands(script, tree, monkeypatch, capsys):
 
 def test_the_fingerprint_of_this_repository(script):
     """The plug-in and the policies belong to it; servers, the platform and torch do not."""
-    paths = script.closure(ROOT)
+    paths = set(script.closure(ROOT))
     plug_in = {path.relative_to(ROOT).as_posix() for path in (ROOT / "engine/vllm").glob("*.py")}
     assert plug_in < set(paths)
     expected = {
@@ -132,8 +132,10 @@ def test_the_fingerprint_of_this_repository(script):
 
 
 def test_no_module_of_the_closure_is_imported_by_a_computed_name(script):
-    """Such an import is not detected."""
-    for path in script.closure(ROOT):
+    """Such an import is not detected; a test of vLLM imports what the registries name."""
+    paths = set(script.closure(ROOT))
+    assert "benchmarks/policies/registry.py" in paths
+    for path in paths - {"throttling/registry.py"}:
         tree = ast.parse((ROOT / path).read_text())
         names = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
         names |= {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}

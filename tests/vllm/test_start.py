@@ -21,6 +21,7 @@ from vllm_world import (
     watch,
 )
 
+from fairserve.benchmarks.policies.registry import LOCAL_SCHEDULERS as COMPARED
 from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
@@ -92,7 +93,7 @@ def test_a_vllm_without_a_required_name_is_rejected():
 
 
 @BOTH
-@pytest.mark.parametrize("name", LOCAL_SCHEDULERS)
+@pytest.mark.parametrize("name", [*LOCAL_SCHEDULERS.offered, *COMPARED])
 def test_every_local_scheduler_serves(name, kind):
     world = World(kind, blocks=33, environment={"FAIRSERVE_LOCAL_SCHEDULER": name})
     ledger = watch(world)

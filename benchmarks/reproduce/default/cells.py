@@ -26,22 +26,22 @@ from fairserve.benchmarks.reproduce.default.memory import RECORDED, recorded_cel
 from fairserve.benchmarks.reproduce.default.memory import MemoryCell as AgentCell
 from fairserve.benchmarks.reproduce.fairserve.workload import tiny_calls
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.simulated.replay import Replay
-from fairserve.engine.simulated.traces.assignment import merge
-from fairserve.engine.simulated.traces.generate.agent_mix import (
+from fairserve.benchmarks.traces.assignment import merge
+from fairserve.benchmarks.traces.generate.agent_mix import (
     TABLE_4,
     AgentMixOptions,
     generate_agent_mix,
 )
-from fairserve.engine.simulated.traces.generate.arrivals import GammaArrivals
-from fairserve.engine.simulated.traces.generate.dlpm_programs import (
+from fairserve.benchmarks.traces.generate.arrivals import GammaArrivals
+from fairserve.benchmarks.traces.generate.dlpm_programs import (
     DLPM_WORKLOADS,
     DlpmLoad,
     Misbehaviour,
     generate_dlpm,
 )
-from fairserve.engine.simulated.traces.generate.programs import ProgramClient, generate_programs
+from fairserve.benchmarks.traces.generate.programs import ProgramClient, generate_programs
+from fairserve.engine.simulated.cost_model import CostModel
+from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.traces.model import Trace, TraceInteraction
 from fairserve.scheduling.directory import NO_LIMITS
 from fairserve.scheduling.metrics import ABUSIVE

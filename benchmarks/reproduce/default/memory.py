@@ -1,6 +1,6 @@
 """``memory``: agents whose contexts together exceed the KV caches.
 
-Sessions of agents (:mod:`fairserve.engine.simulated.traces.generate.agent_sessions`) begin within half a
+Sessions of agents (:mod:`fairserve.benchmarks.traces.generate.agent_sessions`) begin within half a
 minute. A cell is their working set, contexts over KV capacity, on one to four workers that keep blocks
 as vLLM does. Recorded agents are further cells, one of their sessions begins every two seconds.
 
@@ -21,10 +21,10 @@ from fairserve.benchmarks.reproduce.default.costs import COSTS, OURS
 from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, measure
 from fairserve.benchmarks.reproduce.setting import Setting, delayed
 from fairserve.benchmarks.simulate.job import SimulationJob
+from fairserve.benchmarks.traces.generate.agent_sessions import AgentSessions
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
-from fairserve.engine.simulated.traces.generate.agent_sessions import AgentSessions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig

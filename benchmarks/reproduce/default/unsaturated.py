@@ -14,13 +14,13 @@ from fairserve.benchmarks.reproduce.default.costs import COSTS, OURS
 from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, rows_of
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.job import SimulationJob
-from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.assignment import (
+from fairserve.benchmarks.traces.assignment import (
     arrive_at_once,
     assign_users,
     scale_time,
     window,
 )
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.registry import SYSTEMS
 

@@ -33,7 +33,7 @@ from fairserve.benchmarks.reproduce.dlpm.systems import (
 from fairserve.benchmarks.reproduce.dlpm.trends import not_dominated, rises
 from fairserve.benchmarks.reproduce.report import Check, Report, ReportRow, ReportSpread, rows_of
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.engine.simulated.traces.generate.dlpm_programs import (
+from fairserve.benchmarks.traces.generate.dlpm_programs import (
     DLPM_WORKLOADS,
     Misbehaviour,
     generate_dlpm,

@@ -27,13 +27,13 @@ from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, R
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.steady import steady
 from fairserve.benchmarks.simulate.job import SimulationJob
-from fairserve.engine.simulated.cost_model import COST_MODELS
-from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.generate.dlpm_programs import (
+from fairserve.benchmarks.traces.generate.dlpm_programs import (
     DLPM_WORKLOADS,
     Misbehaviour,
     generate_dlpm,
 )
+from fairserve.engine.simulated.cost_model import COST_MODELS
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.registry import SYSTEMS
 

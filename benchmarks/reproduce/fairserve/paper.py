@@ -28,7 +28,7 @@ from fairserve.benchmarks.reproduce.fairserve.workload import (
 )
 from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ratio, rows_of
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.engine.simulated.traces.generate.agent_mix import TABLE_4
+from fairserve.benchmarks.traces.generate.agent_mix import TABLE_4
 
 VTC = "vtc"
 _FAIRSERVE = (FS, OURS)

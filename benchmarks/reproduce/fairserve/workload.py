@@ -35,22 +35,22 @@ from fairserve.benchmarks.reproduce.default.costs import OURS
 from fairserve.benchmarks.reproduce.fairserve.figures import fairserve_figures
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.simulate.job import SimulationJob
-from fairserve.engine.simulated.cost_model import COST_MODELS
-from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.assignment import merge
-from fairserve.engine.simulated.traces.generate.agent_apps import (
+from fairserve.benchmarks.traces.assignment import merge
+from fairserve.benchmarks.traces.generate.agent_apps import (
     TABLE_2,
     AgentApp,
     GraphClass,
     tokens_per_call,
 )
-from fairserve.engine.simulated.traces.generate.agent_mix import (
+from fairserve.benchmarks.traces.generate.agent_mix import (
     TABLE_4,
     AgentMixOptions,
     generate_agent_mix,
 )
-from fairserve.engine.simulated.traces.generate.arrivals import GammaArrivals
-from fairserve.engine.simulated.traces.generate.programs import ProgramClient, generate_programs
+from fairserve.benchmarks.traces.generate.arrivals import GammaArrivals
+from fairserve.benchmarks.traces.generate.programs import ProgramClient, generate_programs
+from fairserve.engine.simulated.cost_model import COST_MODELS
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.metrics import ABUSIVE
 from fairserve.scheduling.registry import SYSTEMS

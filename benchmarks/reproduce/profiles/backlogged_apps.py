@@ -25,12 +25,12 @@ from fairserve.benchmarks.reproduce.profiles.service import (
 )
 from fairserve.benchmarks.reproduce.setting import Setting, delayed
 from fairserve.benchmarks.simulate.job import SimulationJob
+from fairserve.benchmarks.traces.assignment import merge
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.profiles import profiles_of, stages_of
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
-from fairserve.engine.simulated.traces.assignment import merge
 from fairserve.engine.simulated.traces.model import Trace, TraceInteraction
 from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import AppProfile

@@ -26,7 +26,7 @@ from fairserve.benchmarks.reproduce.vtc.synthetic import (
     runs_of,
 )
 from fairserve.benchmarks.reproduce.vtc.tables import OURS
-from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES
+from fairserve.benchmarks.traces.generate.vtc_suites import VTC_SUITES
 
 
 def _bounded(rows: Rows, limit: float = BOUND) -> list[Check]:

@@ -16,6 +16,7 @@ from fairserve.benchmarks.reproduce.vtc.synthetic import SyntheticFigure
 from fairserve.benchmarks.reproduce.vtc.tables import LENGTH_S, configured
 from fairserve.benchmarks.reproduce.vtc.under_share import UNDER_SHARE
 from fairserve.benchmarks.simulate.job import SimulationJob
+from fairserve.benchmarks.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.cost_model import (
     COST_MODELS,
     Accelerator,
@@ -24,7 +25,6 @@ from fairserve.engine.simulated.cost_model import (
     roofline,
 )
 from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.metrics import VTC_TABLES
 

@@ -28,9 +28,9 @@ from fairserve.benchmarks.reproduce.report import (
 )
 from fairserve.benchmarks.reproduce.setting import Setting, delayed
 from fairserve.benchmarks.simulate.job import SimulationJob
+from fairserve.benchmarks.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import TokenUsage
 from fairserve.scheduling.fairness.cost import Cost, Linear, Profiled
@@ -202,7 +202,7 @@ def configured(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> SystemConf
     system = SYSTEMS[name]
     if name == OURS:
         return system.with_options(_OURS_OPTIONS)
-    return system.with_options(options) if system.local == "vtc" else system
+    return system.with_options(options) if system.local in ("vtc", "vtc_oracle") else system
 
 
 def _ordered(rows: list[ReportRow]) -> list[Check]:

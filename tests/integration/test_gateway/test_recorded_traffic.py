@@ -9,7 +9,7 @@ import pytest
 from processes import eventually
 from torch_worker import MODEL, shared_worker
 
-from fairserve.engine.simulated.traces.reading import read_trace
+from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.platform.server import cli
 
 SYSTEM = "You are the archivist of a small museum of tides and clocks. " * 8

@@ -385,7 +385,7 @@ _SCHEDULING = (
     Mutation(
         "dlpm-serves-who-is-out-of-credit",
         "scheduling",
-        "scheduling/feeders/central_dlpm.py",
+        "benchmarks/policies/central_dlpm.py",
         "key = (-match, *own[0])\n                if (best is None or key < best) and may_run(client):",
         "key = (-match, *own[0])\n                if best is None or key < best:",
         _CENTRAL,
@@ -457,7 +457,7 @@ _SCHEDULING = (
     Mutation(
         "drr-idle-client-saves-up-quanta",
         "scheduling",
-        "scheduling/local/drr.py",
+        "benchmarks/policies/drr.py",
         "node.balance += self.quantum * min(missed, needed)",
         "node.balance += self.quantum * missed",
         ("tests/property/*drr*.py", "tests/contract/*local_schedulers*.py"),
@@ -465,7 +465,7 @@ _SCHEDULING = (
     Mutation(
         "drr-charges-the-client-alone",
         "scheduling",
-        "scheduling/local/drr.py",
+        "benchmarks/policies/drr.py",
         "for node in entry.client.line:\n            node.ring.charge(node, cost)",
         "for node in entry.client.line[-1:]:\n            node.ring.charge(node, cost)",
         ("tests/property/*drr*.py", "tests/contract/test_levels.py"),
@@ -523,7 +523,7 @@ _SCHEDULING = (
     Mutation(
         "preble-explores-where-it-should-exploit",
         "scheduling",
-        "scheduling/routers/preble.py",
+        "benchmarks/policies/preble.py",
         "if matched > self.options.exploit_share * call.prompt_tokens:",
         "if matched < self.options.exploit_share * call.prompt_tokens:",
         ("tests/property/*preble*.py", "tests/contract/*routers*.py"),

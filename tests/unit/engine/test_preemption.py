@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from fairserve.benchmarks.policies.drr import Drr
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import Admitted, Failed, Generated
 from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.dlpm_options import DlpmOptions
-from fairserve.scheduling.local.drr import Drr
 from fairserve.scheduling.local.fcfs import Fcfs
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS

@@ -14,7 +14,7 @@ from fairserve.benchmarks.reproduce.fairserve.workload import (
 )
 from fairserve.benchmarks.reproduce.main import EXPERIMENTS
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.engine.simulated.traces.generate.agent_mix import TABLE_4
+from fairserve.benchmarks.traces.generate.agent_mix import TABLE_4
 
 SYSTEMS = ["fcfs", "rpm", "vtc", "fs-w", "fs-wi", "fairserve"]
 

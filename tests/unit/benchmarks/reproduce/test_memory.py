@@ -12,7 +12,7 @@ from fairserve.benchmarks.reproduce.default.memory import (
     claims,
 )
 from fairserve.benchmarks.reproduce.report import ReportRow, ReportSpread
-from fairserve.engine.simulated.traces.generate.agent_sessions import AgentSessions
+from fairserve.benchmarks.traces.generate.agent_sessions import AgentSessions
 
 CELLS = {each: MemoryCell(f"{each:g} x KV", each, 1, (), ()) for each in (0.5, 1.0, 4.0)}
 

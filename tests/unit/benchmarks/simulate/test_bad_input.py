@@ -141,7 +141,7 @@ def test_a_missing_or_empty_file_is_rejected(capsys, tmp_path, trace):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--system", "fcfs", "nope"], "unknown system 'nope'; known: fcfs, lcf"),
+        (["--system", "fcfs", "nope"], "unknown system 'nope'; known: fcfs, vtc"),
         (["--system", "rpm-0"], "unknown system 'rpm-0'"),
         (["--set", "quantum"], "--set is 'quantum'; allowed: KEY=VALUE"),
         (["--set", "nope=1"], "unknown parameter 'nope'; this system has: feed_window"),

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fairserve.engine.simulated.traces.generate.agent_mix import AgentMixOptions, generate_agent_mix
-from fairserve.engine.simulated.traces.generate.vtc_suites import generate_vtc_suite
+from fairserve.benchmarks.traces.generate.agent_mix import AgentMixOptions, generate_agent_mix
+from fairserve.benchmarks.traces.generate.vtc_suites import generate_vtc_suite
 from fairserve.engine.simulated.traces.interaction_file import write_trace
 from fairserve.platform.server import cli
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fairserve.benchmarks.simulate.declared import larger, wrong_profiles
-from fairserve.engine.simulated.traces.generate.agent_mix import AgentMixOptions, generate_agent_mix
+from fairserve.benchmarks.traces.generate.agent_mix import AgentMixOptions, generate_agent_mix
 from fairserve.engine.simulated.traces.interaction_file import write_trace
 from fairserve.platform.server import cli
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from virtual_cluster import make_call
 
+from fairserve.benchmarks.policies.round_robin_feeder import RoundRobinFeeder
 from fairserve.interactions.call import UNRESTRICTED, Restriction
-from fairserve.scheduling.feeders.round_robin import RoundRobinFeeder
 
 
 def filled(*names):

@@ -15,8 +15,8 @@ from recorded_calls import (
     writer,
 )
 
+from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.engine.simulated.traces.interaction_file import write_trace
-from fairserve.engine.simulated.traces.reading import read_trace
 from fairserve.platform.reporting.traffic import lines
 from fairserve.platform.reporting.traffic.export import export
 from fairserve.platform.reporting.traffic.lines import (

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from recorded_calls import ended, writer
 
-from fairserve.engine.simulated.traces.reading import read_trace
+from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.platform.server import cli
 from fairserve.platform.server.commands.trace import since
 
