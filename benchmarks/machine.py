@@ -1,17 +1,20 @@
-"""The machine on which figures are measured."""
+"""The machine and the revision of the code on which figures are measured."""
 
 from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import fairserve
+
 
 def machine(packages: Iterable[str] = ("fairserve", "torch", "openai")) -> dict[str, Any]:
-    """Return processor, usable cores and the versions of these packages, as plain JSON values."""
+    """Return processor, usable cores, revision and versions of packages, as plain JSON values."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "system": platform.system(),
@@ -19,8 +22,22 @@ def machine(packages: Iterable[str] = ("fairserve", "torch", "openai")) -> dict[
         "processor": _processor(),
         "cores": cores,
         "python": platform.python_version(),
+        "revision": revision(),
         "versions": {name: _version(name) for name in packages},
     }
+
+
+def revision() -> str:
+    """Return the commit of the code, with ``+`` if its files differ; empty outside of a checkout."""
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
+    checkout = Path(fairserve.__file__).parents[2]
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, cwd=checkout, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip()
 
 
 def _processor() -> str:

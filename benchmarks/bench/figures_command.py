@@ -17,7 +17,6 @@ from typing import Any
 from fairserve.benchmarks.bench.figure import FigurePart
 from fairserve.benchmarks.bench.measure import MIN_ROUNDS, measure
 from fairserve.benchmarks.bench.report import details, table, to_plain
-from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
 from fairserve.benchmarks.plots import plot_folder
@@ -84,7 +83,6 @@ class FiguresCommand:
 
     def measure(self, options: FiguresOptions, *, scale: float = 1.0) -> None:
         """Measure, print, write. A smaller ``scale`` is for tests."""
-        mark = present_mark(self.group, self.command(options))
         begin_s = time.monotonic()
         results = measure(self._chosen(options.only), options.rounds, scale=scale, say=say)
         results = [r for r in results if not options.only or r.figure.name in options.only]
@@ -100,9 +98,7 @@ class FiguresCommand:
             f"{found['processor'] or found['architecture']}, Python {found['python']}; "
             f"{time.monotonic() - begin_s:.0f} s in all."
         )
-        document = to_plain(found, results, options.rounds)
-        if mark.code:
-            document["fingerprint"] = mark.to_plain()
+        document = to_plain(found, results, options.rounds) | {"command": self.command(options)}
         if options.plot is not None:
             from fairserve.benchmarks.bench.growth import measure_curves
             from fairserve.benchmarks.bench.plots import draw

@@ -38,7 +38,6 @@ from fairserve.benchmarks.bench.gateway.calls import KINDS, Kind
 from fairserve.benchmarks.bench.gateway.load import GatewayLoad, LoadOutcome
 from fairserve.benchmarks.bench.measure import percentile
 from fairserve.benchmarks.bench.report import details, table, to_plain
-from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
 from fairserve.platform.base.command_line import (
@@ -359,7 +358,6 @@ def bench(options: SoakOptions, rest_s: float = REST_S) -> None:
     from fairserve.benchmarks.bench.gateway.processes import BenchStartError
 
     settings = {"calls": options.calls, "waiting": options.waiting}
-    mark = present_mark("soak", command_line("fairserve bench soak", settings))
     begin_s = time.monotonic()
     try:
         found = soak(options.calls, options.waiting, say, rest_s)
@@ -373,8 +371,7 @@ def bench(options: SoakOptions, rest_s: float = REST_S) -> None:
     document["method"] = METHOD
     document["tenths"] = [tenth.to_plain() for tenth in found.tenths]
     document["rows"] = found.rows
-    if mark.code:
-        document["fingerprint"] = mark.to_plain()
+    document["command"] = command_line("fairserve bench soak", settings)
     if options.json is not None:
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

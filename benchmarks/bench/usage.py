@@ -23,7 +23,6 @@ from fairserve.benchmarks.bench.figures_command import DEFAULT_ROUNDS, say
 from fairserve.benchmarks.bench.measure import MIN_ROUNDS
 from fairserve.benchmarks.bench.report import table, to_plain
 from fairserve.benchmarks.bench.usage_rows import CALLS_PER_RUN, FIRST_DAY, LAST_DAY, generate
-from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
 from fairserve.platform.base.command_line import FAILED, CommandError, CommandGroup, file_to_write
@@ -109,8 +108,6 @@ def command(
 def _measure(engine: Engine, rows: int, out: Path | None, rounds: int) -> None:
     if engine.dialect.name != "postgresql":
         raise CommandError("the ledger is generated inside PostgreSQL; name such a database")
-    settings = {"rows": rows, "rounds": rounds}
-    mark = present_mark("usage", command_line("fairserve bench usage", settings))
     upgrade(engine)
     sessions = session_factory(engine)
     wanted = -(-rows // CALLS_PER_RUN) * CALLS_PER_RUN
@@ -146,10 +143,10 @@ def _measure(engine: Engine, rows: int, out: Path | None, rounds: int) -> None:
         f" {rounds} rounds with least and greatest; * misses its target.\n"
         f"{found['cores']} cores of {found['processor'] or found['architecture']}."
     )
-    print(f"\n{mark.lines()}", end="")
     if out is not None:
         document = to_plain(found, results, rounds)
-        document["fingerprint"] = mark.to_plain()
+        settings = {"rows": rows, "rounds": rounds}
+        document["command"] = command_line("fairserve bench usage", settings)
         document["method"] |= {"clock": "wall", "value": "median over the rounds", "rows": wanted}
         if empty:
             document["rollup_s"] = rollup_s

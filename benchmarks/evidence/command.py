@@ -1,42 +1,34 @@
-"""``fairserve reproduce status``, ``stamp`` and ``short-cases``: whether reports are as new as the code.
+"""``fairserve reproduce status`` and ``short-cases``: whether reports are as new as the code.
 
-Exit codes: 0 done, and no report is stale; 1 a report is stale, or one was not stamped; 2 wrong use.
+Exit codes: 0 done, and no report is stale or missing; 1 one is; 2 wrong use.
 """
 
 from __future__ import annotations
 
-import sys
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from fairserve.benchmarks.evidence.committed import COMMITTED, read_figures, write_figures
-from fairserve.benchmarks.evidence.fingerprint import RESULTS, Fingerprints
-from fairserve.benchmarks.evidence.reports import EVIDENCE
-from fairserve.benchmarks.evidence.status import (
-    FAILED,
-    ReportState,
-    states,
-    status_json,
-    status_text,
+from fairserve.benchmarks.evidence.origin import (
+    COMMITTED,
+    RESULTS,
+    Figures,
+    present_origin,
+    read_figures,
+    read_origin,
+    write_figures,
 )
+from fairserve.benchmarks.evidence.reports import EVIDENCE, Evidence
+from fairserve.benchmarks.text_table import aligned
 from fairserve.platform.base.command_line import CommandError, CommandGroup
 
+State = Literal["fresh", "stale", "measured", "missing"]
+
 app = CommandGroup(help="Manage the reports in benchmarks/results.")
-
-
-def _report(name: str) -> str:
-    if name not in EVIDENCE:
-        raise ValueError(f"unknown report {name}; known: {', '.join(EVIDENCE)}")
-    return name
-
-
-def _reason(text: str) -> str:
-    if not text.strip() or "\n" in text:
-        raise ValueError("must be one line that is not empty")
-    return text.strip()
-
 
 _Results = Annotated[
     Path | None,
@@ -44,63 +36,83 @@ _Results = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class ReportState:
+    """One report and its state."""
+
+    evidence: Evidence
+    state: State
+    revision: str = ""
+    """Revision of the code that was measured, as far as its document names one."""
+
+    @property
+    def failed(self) -> bool:
+        """Return whether `make check` rejects the state."""
+        return self.state == "stale" or (self.state == "missing" and not self.evidence.needs)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the state for ``--json``."""
+        return {
+            "name": self.evidence.name,
+            "state": self.state,
+            "revision": self.revision,
+            "needs": self.evidence.needs,
+            "document": self.evidence.document,
+            "command": self.evidence.full_command,
+            "takes": self.evidence.takes,
+            "short_cases": list(self.evidence.short_cases),
+        }
+
+
+def state_of(evidence: Evidence, results: Path, committed: Mapping[str, Figures]) -> ReportState:
+    """Return whether a report is as new as the code; measured times are those of their revision."""
+    document = results / evidence.document
+    if not document.is_file():
+        return ReportState(evidence, "missing")
+    if not evidence.short_cases:
+        return ReportState(evidence, "measured", _revision(document))
+    now = present_origin(evidence.name, evidence.command, committed)
+    return ReportState(evidence, "fresh" if read_origin(document) == now else "stale")
+
+
+def _revision(document: Path) -> str:
+    if document.suffix != ".json":
+        return ""
+    machine = json.loads(document.read_text(encoding="utf-8")).get("machine", {})
+    return str(machine.get("revision", ""))
+
+
+def status_text(found: Iterable[ReportState]) -> str:
+    """Return a table of the reports, what some need, and the next step."""
+    found = list(found)
+    rows = [
+        (
+            each.evidence.name,
+            f"{each.state} at {each.revision}" if each.revision else each.state,
+            each.evidence.takes,
+            each.evidence.full_command,
+        )
+        for each in found
+    ]
+    parts = [aligned(("report", "state", "takes", "command"), rows, left=(0, 1, 3))]
+    parts += [f"{e.evidence.name} needs {e.evidence.needs}" for e in found if e.evidence.needs]
+    if failed := [each.evidence.name for each in found if each.failed]:
+        parts.append(f"Not as new as the code: {', '.join(failed)}. Run the command again.")
+    return "\n".join(parts)
+
+
 @app.command()
 def status(
     results: _Results = None,
-    json: Annotated[bool, Option("--json", help="As a JSON document.")] = False,
+    as_json: Annotated[bool, Option("--json", help="As a JSON document.")] = False,
 ) -> int:
     """Show which reports are older than the code. Exit code 1 if any is."""
-    found = _states(_folder(results))
-    print(status_json(found) if json else status_text(found))
-    return int(any(each.state in FAILED for each in found))
-
-
-@app.command()
-def stamp(
-    names: Annotated[
-        list[str] | None,
-        Argument(parser=_report, metavar="NAME", help="Default: all stale reports."),
-    ] = None,
-    results: _Results = None,
-    because: Annotated[
-        str | None,
-        Option(
-            parser=_reason,
-            metavar="REASON",
-            help="Run nothing, but write why the report still holds, until the code changes again.",
-        ),
-    ] = None,
-) -> int:
-    """Write the present fingerprint into stale reports.
-
-    Their short cases must give the same figures as before.
-    """
-    if because is not None and not names:
-        raise CommandError("--because needs the names of the reports that it is about")
-    from fairserve.benchmarks.evidence.short_cases import figures_of
-    from fairserve.benchmarks.evidence.stamp import Stamper, StampError
-
     folder = _folder(results)
-    stamper = Stamper(folder, read_figures(_committed(folder)), figures_of)
-    code = 0
-    for each in _states(folder):
-        name = each.evidence.name
-        wanted = name in names if names else each.state == "stale"
-        if not wanted:
-            continue
-        if each.state == "fresh":
-            print(f"{name}: fresh")
-            continue
-        try:
-            if because is None:
-                stamper.stamp(each)
-            else:
-                stamper.hold(each, because)
-            print(f"{name}: stamped")
-        except StampError as error:
-            print(f"fairserve reproduce stamp: {error}", file=sys.stderr)
-            code = 1
-    return code
+    committed = read_figures(_committed(folder))
+    found = [state_of(each, folder, committed) for each in EVIDENCE.values()]
+    plain = {"reports": [each.to_plain() for each in found]}
+    print(json.dumps(plain, indent=2) if as_json else status_text(found))
+    return int(any(each.failed for each in found))
 
 
 @app.command()
@@ -127,7 +139,7 @@ def short_cases(
     write_figures(committed, path)
 
 
-COMMANDS = ("status", "stamp", "short-cases")
+COMMANDS = ("status", "short-cases")
 """Names of the commands of :data:`app`."""
 
 
@@ -142,7 +154,3 @@ def _folder(results: Path | None) -> Path:
             f"there is no folder {folder}; reports are in a checkout, not in the installed package"
         )
     return folder
-
-
-def _states(folder: Path) -> list[ReportState]:
-    return states(EVIDENCE.values(), folder, Fingerprints())

@@ -1,7 +1,7 @@
-"""Registry of the reports under ``benchmarks/results``: the command and the code of each.
+"""Registry of the reports under ``benchmarks/results``: the command and the files of each.
 
-A new report is one entry here. Modules are named, not imported: the code that writes a report
-requests its fingerprint without loading the others.
+A new report is one entry here. A simulated one has short cases, by which it is compared with the
+code; a measured one names the revision that was measured.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 UNKNOWN = "unknown"
 _RESULTS = "benchmarks/results"
 _PAPERS = f"{_RESULTS}/papers"
-_EXPERIMENTS = "fairserve.benchmarks.reproduce"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +22,7 @@ class Evidence:
     command: str
     """Command with each setting that changes figures, without file names."""
     document: str
-    """File with the fingerprint, Markdown or JSON."""
-    modules: tuple[str, ...]
-    """Modules whose import closure determines the figures: dotted names, or paths of scripts."""
+    """File with the figures, Markdown or JSON."""
     files: tuple[str, ...] = ()
     """Patterns of further files of the report, such as plots."""
     output: str = ""
@@ -33,9 +30,9 @@ class Evidence:
     takes: str = UNKNOWN
     """Expected time on two cores."""
     needs: str = ""
-    """Hardware or software that not every machine has; such a report is never stale."""
+    """Hardware or software that not every machine has; such a report may be missing."""
     short_cases: tuple[str, ...] = ()
-    """Names in :data:`fairserve.benchmarks.evidence.short_cases.SHORT_CASES` that cover it."""
+    """Names in :data:`fairserve.benchmarks.evidence.short_cases.SHORT_CASES`, if it is simulated."""
 
     @property
     def full_command(self) -> str:
@@ -68,20 +65,18 @@ def reproduce_command(name: str, seeds: int, plot: bool) -> str:
 
 def _experiment(
     name: str,
-    module: str,
     seeds: int,
     takes: str = UNKNOWN,
     *,
     pictures: str = "",
     short_cases: tuple[str, ...] = (),
 ) -> Evidence:
-    """Return a report of ``fairserve reproduce``; ``module`` is below ``benchmarks/reproduce``."""
+    """Return a report of ``fairserve reproduce``."""
     folder = f"{_PAPERS} " if pictures else ""
     return Evidence(
         name,
         reproduce_command(name, seeds, plot=bool(pictures)),
         f"papers/{name}.md",
-        (f"{_EXPERIMENTS}.{module}",),
         (f"papers/{pictures}",) if pictures else (),
         f"{folder}--markdown {_PAPERS}/{name}.md",
         takes,
@@ -103,7 +98,6 @@ def _engine(
         name,
         command_line("fairserve bench engine", {**settings, "rounds": 5, "fit": True}),
         f"{name}.json",
-        ("fairserve.benchmarks.bench.engine.command",),
         files,
         f"{_RESULTS}/{name}-costs.json --json {_RESULTS}/{name}.json",
         takes,
@@ -120,17 +114,15 @@ def _engine_on_gpu(shape: str) -> Evidence:
 _EVIDENCE = (
     _experiment(
         "headline",
-        "default.headline",
         5,
         "15 min",
         pictures="headline.png",
         short_cases=("headline",),
     ),
-    _experiment("vtc-table2", "vtc.tables", 25, "4 min", short_cases=("vtc-table2",)),
-    _experiment("vtc-tables", "vtc.tables", 25, "8 min", short_cases=("vtc-tables",)),
+    _experiment("vtc-table2", 25, "4 min", short_cases=("vtc-table2",)),
+    _experiment("vtc-tables", 25, "8 min", short_cases=("vtc-tables",)),
     _experiment(
         "vtc-figures",
-        "vtc.figures",
         3,
         "4 min",
         pictures="vtc-figure*.png",
@@ -139,7 +131,6 @@ _EVIDENCE = (
     *(
         _experiment(
             name,
-            name.replace("-", "."),
             3,
             pictures=f"{name}.png",
             short_cases=(name,),
@@ -148,7 +139,6 @@ _EVIDENCE = (
     ),
     _experiment(
         "fairserve-paper",
-        "fairserve.paper",
         5,
         "6 min",
         pictures="fairserve-paper.png",
@@ -159,13 +149,12 @@ _EVIDENCE = (
             "fairserve-figure9",
         ),
     ),
-    _experiment("tuning", "default.tuning", 1, "10 min", short_cases=("tuning",)),
-    _experiment("unsaturated", "default.unsaturated", 5, "1 min"),
-    _experiment("memory", "default.memory", 3, "40 min", short_cases=("memory",)),
-    _experiment("ablation", "default.ablation", 3, "15 min", short_cases=("ablation",)),
+    _experiment("tuning", 1, "10 min", short_cases=("tuning",)),
+    _experiment("unsaturated", 5, "1 min", short_cases=("unsaturated",)),
+    _experiment("memory", 3, "40 min", short_cases=("memory",)),
+    _experiment("ablation", 3, "15 min", short_cases=("ablation",)),
     _experiment(
         "profiles",
-        "profiles.report",
         3,
         "8 min",
         pictures="profiles.png",
@@ -175,7 +164,6 @@ _EVIDENCE = (
         "scheduling",
         command_line("fairserve bench scheduling", {"rounds": 9, "plot": True}),
         "scheduling.json",
-        ("fairserve.benchmarks.bench.scheduling",),
         ("scheduling.md", "*-by-*.png"),
         f"{_RESULTS} --json {_RESULTS}/scheduling.json",
         "3 min",
@@ -187,7 +175,6 @@ _EVIDENCE = (
         "usage",
         command_line("fairserve bench usage", {"rows": 10_000_000, "rounds": 7}),
         "usage.md",
-        ("fairserve.benchmarks.bench.usage",),
         output="--database-url URL",
         takes="1 h",
         needs="an empty PostgreSQL database and 12 GB of disk",
@@ -196,7 +183,6 @@ _EVIDENCE = (
         "soak",
         command_line("fairserve bench soak", {"calls": 100_000, "waiting": 9600}),
         "soak.md",
-        ("fairserve.benchmarks.bench.soak",),
         takes="20 min",
         needs="an idle machine",
     ),
@@ -204,7 +190,6 @@ _EVIDENCE = (
         "gateway",
         command_line("fairserve bench gateway", {"litellm": ".venv-litellm", "rounds": 5}),
         "gateway.json",
-        ("fairserve.benchmarks.bench.gateway.command",),
         ("gateway.md",),
         output=f"--json {_RESULTS}/gateway.json",
         takes="30 min",
@@ -216,7 +201,6 @@ _EVIDENCE = (
             "python benchmarks/scripts/vllm_scheduling.py", {"shares-rounds": 15, "costs-rounds": 5}
         ),
         "vllm.json",
-        ("benchmarks/scripts/vllm_scheduling.py",),
         output=f"--json {_RESULTS}/vllm.json",
         needs="vLLM, in the environment of make test-vllm",
     ),

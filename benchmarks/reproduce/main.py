@@ -1,7 +1,7 @@
 """``fairserve reproduce NAME | all``: tables and figures of the papers, published beside measured.
 
-What is written carries the fingerprint of the code that made it; ``status``, ``stamp`` and
-``short-cases`` are about these (:mod:`fairserve.benchmarks.evidence.command`).
+A document ends with its origin (:mod:`fairserve.benchmarks.evidence.origin`), which ``status`` and
+``short-cases`` are about (:mod:`fairserve.benchmarks.evidence.command`).
 
 Exit codes: 0 reproduced, whatever the claims; 2 wrong use, with one line on stderr and nothing written.
 """
@@ -11,16 +11,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from fairserve.benchmarks.evidence import command as evidence
-from fairserve.benchmarks.evidence.fingerprint import Fingerprints
-from fairserve.benchmarks.evidence.marks import Mark
-from fairserve.benchmarks.evidence.origin import present_mark
+from fairserve.benchmarks.evidence.origin import ReportOrigin, present_origin, read_figures
 from fairserve.benchmarks.evidence.reports import EVIDENCE, reproduce_command
 from fairserve.benchmarks.plots import plot_folder
 from fairserve.benchmarks.reproduce.default.ablation import ablation
@@ -107,8 +105,7 @@ def reproduce(arguments: ReproduceArguments) -> int:
     )
     names = list(EXPERIMENTS) if arguments.name == "all" else [arguments.name]
     # Before anything runs, so that they are those of the code that runs.
-    fingerprints = Fingerprints()
-    marks = {name: _mark(name, arguments, fingerprints) for name in names}
+    origins = {name: _origin(name, arguments) for name in names}
     made_by: dict[str, Sequence[Report]] = {}
     for name in names:
         begin_s = time.monotonic()
@@ -124,29 +121,26 @@ def reproduce(arguments: ReproduceArguments) -> int:
     if arguments.json is not None:
         document = {
             "reports": [report.to_plain() for each in made_by.values() for report in each],
-            "fingerprints": {name: mark.to_plain() for name, mark in marks.items()},
+            "origins": {name: asdict(origin) for name, origin in origins.items() if origin},
         }
         write_json(document, arguments.json)
     if arguments.markdown is not None:
         arguments.markdown.write_text(
-            "\n".join(_document(name, made, marks[name]) for name, made in made_by.items()),
+            "\n".join(_document(name, made, origins[name]) for name, made in made_by.items()),
             encoding="utf-8",
         )
     return 0
 
 
-def _mark(name: str, arguments: ReproduceArguments, fingerprints: Fingerprints) -> Mark:
-    """Return the mark of what is written, an empty one if nothing is: a mark costs a second."""
-    if arguments.json is None and arguments.markdown is None:
-        return Mark()
+def _origin(name: str, arguments: ReproduceArguments) -> ReportOrigin | None:
     draws = name in EVIDENCE and EVIDENCE[name].draws
     plot = arguments.plot is not None and draws
-    return present_mark(name, reproduce_command(name, arguments.seeds, plot), fingerprints)
+    return present_origin(name, reproduce_command(name, arguments.seeds, plot), read_figures())
 
 
-def _document(name: str, reports: Sequence[Report], mark: Mark) -> str:
+def _document(name: str, reports: Sequence[Report], origin: ReportOrigin | None) -> str:
     parts = [f"# {name}\n", *(report.markdown() for report in reports)]
-    return "\n".join([*parts, mark.lines()] if mark.code else parts)
+    return "\n".join(parts if origin is None else [*parts, origin.line()])
 
 
 def _say(text: str) -> None:

@@ -52,7 +52,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm_world import DLPMScheduler, World, write_llama
 
-from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.scheduling.metrics import jain_index
 
@@ -340,15 +339,12 @@ def main():
     parser.add_argument("--costs-rounds", type=int, default=5, help="0: none of these")
     values = parser.parse_args()
     settings = {"shares-rounds": values.shares_rounds, "costs-rounds": values.costs_rounds}
-    mark = present_mark(
-        "vllm", command_line("python benchmarks/scripts/vllm_scheduling.py", settings)
-    )
     result = document(values.shares_rounds, values.costs_rounds)
     for each in result["figures"]:
         low, high = each["spread"]
         print(f"{each['name']:32} {each['value']:>12} {each['unit']:12} {low} to {high}")
     if values.json:
-        result["fingerprint"] = mark.to_plain()
+        result["command"] = command_line("python benchmarks/scripts/vllm_scheduling.py", settings)
         values.json.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -10,16 +10,15 @@ prints the differences and exits with 1 if there are any.
 The fingerprint is the second release and a hash of each file: the plug-in, the tests that run on
 that release, ``tests/conftest.py``, every module of this repository that one of these imports
 directly or indirectly, and ``constraints-vllm.txt``, which names the first release and all other
-packages. Imports are read as for the fingerprints of reports
-(:mod:`fairserve.benchmarks.evidence.imports`).
+packages. Imports are read from the syntax trees, including those inside functions. Weakness: a module
+imported by a computed name is not found.
 """
 
+import ast
 import hashlib
 import json
 import sys
 from pathlib import Path
-
-from fairserve.benchmarks.evidence.imports import ImportGraph
 
 NAME = Path(__file__).name
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +29,58 @@ ROOTS = ("engine/vllm/*.py", "tests/conftest.py", "tests/vllm/*.py")
 
 IMPORT_PATHS = ("src", "tests/support")
 HASH_DIGITS = 16
+
+
+def imported_names(tree):
+    """Return the dotted names that a module's import statements may load as modules."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+class ImportGraph:
+    """Imports of the files below some folders. Each file is read once."""
+
+    def __init__(self, folders):
+        """``folders`` are those of Python's search path."""
+        self._folders = folders
+        self._imports = {}
+        self._files = {}
+
+    def closure(self, start):
+        """Return these files and all their imports, resolved, each once."""
+        found = dict.fromkeys(file.resolve() for file in start)
+        for file in (waiting := list(found)):  # grows during the walk
+            for each in self._imported(file):
+                if each not in found:
+                    found[each] = None
+                    waiting.append(each)
+        return waiting
+
+    def _imported(self, file):
+        if file not in self._imports:
+            names = sorted(imported_names(ast.parse(file.read_bytes())))
+            self._imports[file] = tuple(each for name in names for each in self.module_files(name))
+        return self._imports[file]
+
+    def module_files(self, name):
+        """Return the files that the import of a dotted name runs: its packages and the module."""
+        if name not in self._files:
+            parts = name.split(".")
+            places = [
+                folder.joinpath(*parts[:n])
+                for folder in self._folders
+                for n in range(1, len(parts) + 1)
+            ]
+            files = [file for at in places for file in (at / "__init__.py", at.with_suffix(".py"))]
+            # Resolved, because src/fairserve holds links to the packages.
+            self._files[name] = tuple(file.resolve() for file in files if file.is_file())
+        return self._files[name]
 
 
 def closure(root):

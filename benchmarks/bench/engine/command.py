@@ -16,7 +16,6 @@ from fairserve.benchmarks.bench.engine.options import EngineBenchOptions
 from fairserve.benchmarks.bench.engine.workloads import NAMES
 from fairserve.benchmarks.bench.figures_command import say
 from fairserve.benchmarks.bench.report import details, table
-from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.several_values import SeveralValues
 from fairserve.platform.base.command_line import FAILED, CommandError, CommandGroup, taking
@@ -39,7 +38,6 @@ def bench(options: EngineBenchOptions, scale: float = 1.0) -> None:
         raise CommandError(f"{error}: pip install 'fairserve[torch]'", FAILED) from error
     from fairserve.benchmarks.bench.engine.contest import DisagreementError
 
-    mark = present_mark("engine", command)
     begin_s = time.monotonic()
     try:
         measured = measure(options, say, scale)
@@ -60,7 +58,7 @@ def bench(options: EngineBenchOptions, scale: float = 1.0) -> None:
         f"of {machine['cores']} cores; {time.monotonic() - begin_s:.0f} s in all."
     )
     if options.json is not None:
-        document["fingerprint"] = mark.to_plain()
+        document["command"] = command
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 

@@ -15,7 +15,6 @@ from fairserve.benchmarks.bench.figure import BenchResult
 from fairserve.benchmarks.bench.figures_command import say
 from fairserve.benchmarks.bench.measure import MIN_ROUNDS
 from fairserve.benchmarks.bench.report import details, table, to_plain
-from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
 from fairserve.platform.base.command_line import (
@@ -82,7 +81,6 @@ def bench(options: GatewayBenchOptions, **sizes: Any) -> None:
     from fairserve.benchmarks.bench.gateway.measurement import MeasurementError, Plan, measure
     from fairserve.benchmarks.bench.gateway.processes import BenchStartError
 
-    mark = present_mark("gateway", command_of(options))
     begin_s = time.monotonic()
     plan = Plan(**{"rounds": options.rounds, "seconds": options.seconds, **sizes})
     found = machine(("fairserve", "uvloop", "aiohttp"))
@@ -99,8 +97,7 @@ def bench(options: GatewayBenchOptions, **sizes: Any) -> None:
     document = to_plain(found, figures, plan.rounds)
     document["method"] = {"rounds": plan.rounds, "step_ms": plan.step_ms, **METHOD}
     document["crashes"] = measured.crashes
-    if mark.code:
-        document["fingerprint"] = mark.to_plain()
+    document["command"] = command_of(options)
     if options.json is not None:
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Bugs of the evidence about the product: metrics, comparisons, fingerprints, the demo."""
+"""Bugs of the evidence about the product: metrics, comparisons, states of reports, the demo."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from catalogue.mutation import Mutation
 _ENTITLEMENT = ("tests/unit/benchmarks/reproduce/test_entitlement.py",)
 _HEADLINE = ("tests/unit/benchmarks/reproduce/test_headline.py",)
 _ABLATION = ("tests/unit/benchmarks/reproduce/test_ablation.py",)
-_FINGERPRINTS = ("tests/unit/benchmarks/evidence",)
+_STATES = ("tests/unit/benchmarks/evidence",)
 _DEMO = ("tests/unit/benchmarks/demo",)
 
 EVIDENCE = (
@@ -60,28 +60,20 @@ EVIDENCE = (
         _ABLATION,
     ),
     Mutation(
-        "comment-makes-a-report-stale",
-        "evidence",
-        "benchmarks/evidence/fingerprint.py",
-        "kept = [each for each in value if not _is_docstring(each)]",
-        "kept = list(value)",
-        _FINGERPRINTS,
-    ),
-    Mutation(
         "stale-report-is-accepted",
         "evidence",
-        "benchmarks/evidence/status.py",
-        'FAILED: frozenset[State] = frozenset({"stale", "missing"})',
-        'FAILED: frozenset[State] = frozenset({"missing"})',
-        _FINGERPRINTS,
+        "benchmarks/evidence/command.py",
+        'self.state == "stale" or (self.state == "missing" and not self.evidence.needs)',
+        'self.state == "missing" and not self.evidence.needs',
+        _STATES,
     ),
     Mutation(
-        "reason-holds-for-ever",
+        "report-of-fewer-seeds-is-fresh",
         "evidence",
-        "benchmarks/evidence/status.py",
-        "elif mark.still_holds is not None and mark.still_holds.at == now:",
-        "elif mark.still_holds is not None:",
-        _FINGERPRINTS,
+        "benchmarks/evidence/command.py",
+        "read_origin(document) == now",
+        "getattr(read_origin(document), 'short_cases', '') == now.short_cases",
+        _STATES,
     ),
     Mutation(
         "demo-is-fast-by-what-it-refuses",

@@ -39,7 +39,7 @@ def grown(runs, seed=1):
 
 
 def test_the_document_contains_every_figure(document):
-    assert set(document) == {"machine", "method", "figures"}
+    assert set(document) == {"machine", "method", "figures", "command"}
     names = [figure["name"] for figure in document["figures"]]
     assert names == ["tracker_us_per_call", "tracker_bytes_per_call"]
     for figure in document["figures"]:

@@ -1,9 +1,7 @@
-"""In the registry of reports every file has one report, and every report its code."""
+"""In the registry of reports every file has one report, and every report its files."""
 
-import ast
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +9,7 @@ from fairserve.benchmarks.bench.engine import command as engine_bench
 from fairserve.benchmarks.bench.engine.options import EngineBenchOptions
 from fairserve.benchmarks.bench.figures_command import FiguresOptions
 from fairserve.benchmarks.bench.scheduling import command as scheduling_bench
-from fairserve.benchmarks.evidence.fingerprint import CHECKOUT, RESULTS, Fingerprints
+from fairserve.benchmarks.evidence.origin import CHECKOUT, RESULTS
 from fairserve.benchmarks.evidence.reports import EVIDENCE, command_line, reproduce_command
 from fairserve.benchmarks.reproduce.main import EXPERIMENTS
 
@@ -27,11 +25,6 @@ def owns(report, file):
     return file == report.document or any(fnmatchcase(file, each) for each in report.files)
 
 
-@pytest.fixture(scope="module")
-def fingerprints():
-    return Fingerprints()
-
-
 def test_every_file_of_the_results_belongs_to_one_report():
     files = {path.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("*") if path.is_file()}
     owners = {
@@ -41,9 +34,8 @@ def test_every_file_of_the_results_belongs_to_one_report():
     assert {file: names for file, names in owners.items() if len(names) != 1} == {}
 
 
-def test_every_experiment_has_a_report_that_depends_on_its_module():
-    for name, experiment in EXPERIMENTS.items():
-        assert EVIDENCE[name].modules == (experiment.__module__,)
+def test_every_experiment_has_a_report_with_short_cases():
+    assert {name for name, each in EVIDENCE.items() if each.short_cases} == EXPERIMENTS.keys()
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
@@ -76,41 +68,3 @@ def test_commands_equal_those_in_documents(tmp_path):
 def test_flags_of_a_command_are_derived():
     settings = {"seeds": 5, "plot": True, "only": None, "fit": False}
     assert command_line("x", settings) == "x --seeds 5 --plot"
-
-
-def test_no_module_of_a_closure_is_imported_by_a_computed_name(fingerprints):
-    """Such an import is not detected."""
-    files = {file for each in EVIDENCE.values() for file in fingerprints.files(each)}
-    assert len(files) > 200
-    for file in files:
-        text = file.read_text()
-        if "import_module" in text or "__import__" in text:
-            tree = ast.parse(text)
-            names = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
-            names |= {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
-            by_name = file == CHECKOUT / "throttling/registry.py"  # of the laboratory
-            assert by_name or not names & {"import_module", "__import__"}, file
-    assert CHECKOUT / "benchmarks/policies/registry.py" in files
-
-
-def test_closures_of_this_repository_are_plausible(fingerprints):
-    """A simulation depends on all schedulers and the simulator, not on servers nor on this folder."""
-    paths = {
-        file.relative_to(CHECKOUT).as_posix() for file in fingerprints.files(EVIDENCE["headline"])
-    }
-    assert {
-        "scheduling/local/dlpm.py",
-        "scheduling/routers/d2lpm.py",
-        "scheduling/feeders/wsc.py",
-        "throttling/overload/oit.py",
-        "engine/simulated/worker.py",
-        "benchmarks/reproduce/default/cells.py",
-        "benchmarks/reproduce/default/headline_plot.py",
-        "benchmarks/reproduce/setting.py",
-    } < paths
-    assert not [
-        path
-        for path in paths
-        if path.startswith(("benchmarks/evidence/", "platform/db/", "engine/torch/", "tests/"))
-        or Path(path).name in ("main.py", "app.py")
-    ]

@@ -7,7 +7,7 @@ which are near the published figures, are marked deep.
 import pytest
 
 from fairserve.benchmarks.evidence import short_cases
-from fairserve.benchmarks.evidence.committed import read_figures
+from fairserve.benchmarks.evidence.origin import read_figures
 from fairserve.benchmarks.evidence.reports import EVIDENCE
 from fairserve.benchmarks.evidence.short_cases import SHORT_CASES, differences, figures_of
 from fairserve.benchmarks.reproduce.report import Report, ReportColumn, ReportRow, spread

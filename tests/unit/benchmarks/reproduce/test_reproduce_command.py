@@ -1,13 +1,16 @@
 """Test ``fairserve reproduce`` from the command line: exit codes, messages and documents."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
-from fairserve.benchmarks.evidence.committed import figures_hash, read_figures
-from fairserve.benchmarks.evidence.fingerprint import Fingerprints
-from fairserve.benchmarks.evidence.marks import Mark, read_mark
+from fairserve.benchmarks.evidence.origin import (
+    ReportOrigin,
+    figures_hash,
+    read_figures,
+    read_origin,
+)
 from fairserve.benchmarks.evidence.reports import EVIDENCE
 from fairserve.benchmarks.reproduce import main as command
 from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, spread
@@ -79,7 +82,6 @@ def test_missing_traces_explain_how_to_set_their_folder(capsys, tmp_path, monkey
     assert f"{trace} is needed" in line
     assert "--traces" in line
     assert "FAIRSERVE_TRACES" in line
-    # Without files to write, because a fingerprint costs a second.
     line = start_error(capsys, name, "--traces", tmp_path, *plots)
     assert f"not in {tmp_path}" in line
     monkeypatch.setenv("FAIRSERVE_TRACES", str(tmp_path / "nowhere"))
@@ -150,29 +152,27 @@ def test_the_same_command_writes_the_same_bytes_on_any_number_of_cores(tmp_path,
         assert cli.main(["reproduce", "vtc-tables", *options]) == 0
         written.append((path.read_bytes(), document.read_bytes()))
     assert written[0] == written[1]
-    assert json.loads(path.read_text())["fingerprints"] == {
-        "vtc-tables": read_mark(document).to_plain()
-    }
+    assert json.loads(path.read_text())["origins"] == {"vtc-tables": asdict(read_origin(document))}
     [only] = json.loads(path.read_text())["reports"]
     spreads = [row["measured"]["avg"]["spread"] for row in only["rows"]]
     assert any(least < greatest for least, greatest in spreads), "the seeds differ"
 
 
 @pytest.mark.parametrize("name", ["unsaturated", "fairserve-paper"])
-def test_a_document_has_the_fingerprint_expected_by_status(capsys, monkeypatch, tmp_path, name):
+def test_a_document_has_the_origin_expected_by_status(capsys, monkeypatch, tmp_path, name):
     """The command uses exactly the seeds and plots of the registry."""
     monkeypatch.setattr(command, "EXPERIMENTS", {name: lambda setting: report(name, setting)})
     evidence, document = EVIDENCE[name], tmp_path / "out.md"
     cases = figures_hash(evidence.short_cases, read_figures())
     options = ["--markdown", str(document), "--plot", str(tmp_path)]
     assert cli.main(["reproduce", name, "--seeds", "5", *options]) == 0
-    expected = Mark(Fingerprints().of(evidence), evidence.command, cases)
-    assert read_mark(document) == expected
+    expected = ReportOrigin(evidence.command, cases)
+    assert read_origin(document) == expected
     assert document.read_text().startswith(f"# {name}\n\n## {name}: title of {name}\n")
     assert cli.main(["reproduce", name, "--seeds", "1", *options]) == 0
-    assert read_mark(document).code != expected.code
+    assert read_origin(document) != expected
     assert cli.main(["reproduce", name, "--seeds", "5", *options[:2]]) == 0
-    assert (read_mark(document) == expected) == (not evidence.draws)
+    assert (read_origin(document) == expected) == (not evidence.draws)
 
 
 def test_the_first_seed_of_a_recorded_trace_is_the_exact_model():
