@@ -1,7 +1,7 @@
 """A command that measures figures: ``fairserve bench`` and the name of a group of them.
 
-All groups are measured, printed and written alike. What a group has of its own are its parts, what is
-said of it, and whether its costs have curves of growth.
+All groups are measured, printed and written alike. What a group has of its own are its parts and what is
+said of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from fairserve.benchmarks.bench.measure import MIN_ROUNDS, measure
 from fairserve.benchmarks.bench.report import details, table, to_plain
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
-from fairserve.benchmarks.plots import plot_folder
 from fairserve.benchmarks.several_values import SeveralValues
 from fairserve.platform.base.command_line import CommandGroup, file_to_write, option, with_options
 
@@ -28,9 +27,6 @@ DEFAULT_ROUNDS = 7
 
 
 _ROUNDS = f"Rounds of each figure; default: {DEFAULT_ROUNDS}."
-_PLOT = option(
-    "plot", Path, parser=plot_folder, metavar="DIR", help="Also measure growth, and draw it here."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +36,6 @@ class FiguresOptions:
     json: Path | None = None
     only: Sequence[str] = ()
     rounds: int = DEFAULT_ROUNDS
-    plot: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +46,6 @@ class FiguresCommand:
     """Its name on the command line."""
     description: str
     parts: tuple[FigurePart, ...]
-    growth: bool = False
-    """``--plot`` also measures :mod:`fairserve.benchmarks.bench.growth`, and draws it."""
 
     @property
     def app(self) -> CommandGroup:
@@ -69,7 +62,6 @@ class FiguresCommand:
             option(
                 "json", Path, parser=file_to_write, metavar="OUT", help="Write the figures as JSON."
             ),
-            *([_PLOT] if self.growth else ()),
             option(
                 "only", list[str], parser=self._name, metavar="NAME...", help="Only these figures."
             ),
@@ -99,14 +91,6 @@ class FiguresCommand:
             f"{time.monotonic() - begin_s:.0f} s in all."
         )
         document = to_plain(found, results, options.rounds) | {"command": self.command(options)}
-        if options.plot is not None:
-            from fairserve.benchmarks.bench.growth import measure_curves
-            from fairserve.benchmarks.bench.plots import draw
-
-            curves = measure_curves(options.rounds, scale=scale, say=say)
-            document["growth"] = [curve.to_plain() for curve in curves]
-            for path in draw(curves, options.plot):
-                say(f"wrote {path}")
         if options.json is not None:
             options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
@@ -115,7 +99,6 @@ class FiguresCommand:
         settings = {
             "rounds": options.rounds,
             "only": " ".join(options.only) or None,
-            "plot": options.plot is not None,
         }
         return command_line(f"fairserve bench {self.group}", settings)
 

@@ -51,7 +51,7 @@ def call_growth(kind: Kind) -> str:
     return f"served_call_growth_{kind}"
 
 
-class _Queue:
+class QueueOfKind:
     """A dispatcher with this many queued calls."""
 
     def __init__(self, kind: Kind, queued: int) -> None:
@@ -135,7 +135,10 @@ class LongQueue:
 
     def __init__(self, kind: Kind, *, queued: int, calls: int) -> None:
         self._kind, self._calls = kind, calls
-        self._long, self._short = _Queue(kind, queued), _Queue(kind, max(1, queued // SHORTER))
+        self._long, self._short = (
+            QueueOfKind(kind, queued),
+            QueueOfKind(kind, max(1, queued // SHORTER)),
+        )
 
     def round(self) -> Reading:
         """Serve calls of both queues."""
@@ -145,18 +148,6 @@ class LongQueue:
             {call_us(self._kind): long_us, call_growth(self._kind): long_us / short_us},
             {"shorter_us": short_us, "queued": len(self._long)},
         )
-
-
-class OneQueue:
-    """A queue of one length, for a curve."""
-
-    def __init__(self, name: str, kind: Kind, *, queued: int, calls: int) -> None:
-        self._name, self._calls = name, calls
-        self._queue = _Queue(kind, queued)
-
-    def round(self) -> Reading:
-        """Serve calls."""
-        return Reading({self._name: self._queue.us_per_call(self._calls)})
 
 
 TICK = "tick_ms_20000_tenants"

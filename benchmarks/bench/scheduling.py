@@ -239,7 +239,6 @@ command = FiguresCommand(
     "Measure routing decisions, prefix trees, local schedulers, the dispatcher and contract limits, "
     "and hold the figures against targets and peers.",
     PARTS,
-    growth=True,
 )
 app = command.app
 """The command ``fairserve bench scheduling``."""

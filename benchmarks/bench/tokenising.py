@@ -3,9 +3,9 @@
 A prompt is rendered, tokenised, and its block keys are computed, as the server does it. The hold of the
 event loop is the longest CPU time of one of its steps while it counts conversations whose first turns
 are as long as a prompt may be that is tokenised on the loop, and one of 8,000 tokens; ``elapsed_ms`` in
-the details has the waits for threads, too. The tokenizer is the one of
-:mod:`fairserve.benchmarks.bench.gateway.tokenising`. Weaknesses: ``elapsed_ms`` includes other programs
-on the same core, and the words of that tokenizer are simpler than those of real prompts.
+the details has the waits for threads, too. The tokenizer is trained on words like those of the prompts.
+Weaknesses: ``elapsed_ms`` includes other programs on the same core; the words are simpler than those of
+real prompts, and a real model's vocabulary is ten times as large, which changes the number of tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 from fairserve.benchmarks.bench.figure import BenchWorkload, Figure, FigurePart, Reading, sized
 from fairserve.benchmarks.bench.figures_command import FiguresCommand
 from fairserve.benchmarks.bench.gateway.calls import words
-from fairserve.benchmarks.bench.gateway.tokenising import trained_tokenizer
 from fairserve.benchmarks.bench.measure import cpu_ns, wall_ns
 from fairserve.platform.fleet.prompt import INLINE_CHARS, PromptReader, TemplateCounter
 from fairserve.scheduling.locality.block_keys import BlockHasher
@@ -34,8 +33,34 @@ SYSTEM_WORDS = 6_400
 SWITCH_S = 0.0005
 """Interval at which Python may switch threads in seconds, as in a server."""
 TENANT = "tenant"
+_VOCABULARY = 8_192
+_TRAINING_WORDS = 20_000
+_TRAINING_SEED = 1
+_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 Messages = list[dict[str, Any]]
+
+
+def trained_tokenizer() -> Any:
+    """Return a tokenizer of transformers with a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY,
+        special_tokens=["<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([words(_TRAINING_WORDS, _TRAINING_SEED)], trainer)
+    made: Any = PreTrainedTokenizerFast
+    return made(tokenizer_object=tokenizer, chat_template=_TEMPLATE)
 
 
 class BenchConversations:

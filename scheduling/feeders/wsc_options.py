@@ -44,7 +44,7 @@ class WscOptions:
     run_order: Literal["critical_path", "arrival"] = "critical_path"
     """Choice among the queued calls of one run: the longest path to its end, or the oldest. It does
     not choose the run; for undeclared programs both are the same. In virtual time
-    (``benchmarks/scripts/run_order.py``, ten rounds) chain programs beside many short calls took
+    (ten rounds) chain programs beside many short calls took
     0.953 of the time (0.939 to 0.968) with two users and 0.885 (0.862 to 0.907) with eight; chains
     side by side 0.99; random and recorded graphs 1.00; four random graphs of a user at once 1.026
     (1.010 to 1.045)."""

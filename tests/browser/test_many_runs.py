@@ -1,7 +1,6 @@
 """Lists of runs and rejections stay cheap for any number: bounded pages, each found by an index.
 
-SQLite plans without statistics of the rows, so a few thousand rows are representative. The time of
-pages with 100,000 runs is measured by ``benchmarks/scripts/console_speed.py``.
+SQLite plans without statistics of the rows, so a few thousand rows are representative.
 """
 
 import httpx

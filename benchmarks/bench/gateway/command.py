@@ -132,5 +132,5 @@ app.command(
     epilog="Figures: gateway_{embedded,litellm}_{whole,stream}_{4,64,256}_{cpu_us,max_rps,"
     "added_p50_ms,added_p99_ms}, "
     "gateway_{embedded,litellm}_{idle_mb,idle_cpu_ms_per_s,open_call_us_per_s}, "
-    "gateway_litellm_over_embedded_..._cpu, gateway_tokenise_us",
+    "gateway_litellm_over_embedded_..._cpu",
 )(taking(GatewayBenchOptions)(bench))

@@ -23,9 +23,6 @@ from fairserve.benchmarks.bench.gateway.measurement import (
 from fairserve.benchmarks.bench.measure import percentile
 
 GATEWAYS = (EMBEDDED, LITELLM)
-TOKENISING = Figure(
-    "gateway_tokenise_us", "us", "CPU of tokenising a prompt, beside the rest", None
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +114,7 @@ def figure_names() -> list[str]:
     ]
     of_rest = [f"gateway_{gateway}_{name}" for gateway in GATEWAYS for name, *_ in _RESTS]
     ratios = [_ratio(shape).name for shape in shapes]
-    return [*of_calls, *of_rest, *ratios, TOKENISING.name]
+    return [*of_calls, *of_rest, *ratios]
 
 
 def results(measured: MeasuredGateway) -> list[BenchResult]:
@@ -126,9 +123,6 @@ def results(measured: MeasuredGateway) -> list[BenchResult]:
         *_with_peers(list(_of_calls(measured))),
         *_with_peers(list(_of_rest(measured))),
         *_ratios(measured),
-        BenchResult(
-            TOKENISING, tuple(measured.tokenising_us), {"prompt_tokens": measured.prompt_tokens}
-        ),
     ]
 
 

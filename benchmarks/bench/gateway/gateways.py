@@ -1,8 +1,8 @@
 """The gateways that are measured, each with its processes, and what stands in for one: no gateway.
 
 FairServe runs with its default settings: embedded database, journal, limits, fairness and run tracking.
-The model has no tokenizer, so that prompts are estimated: tokenising is a figure of its own
-(:mod:`.tokenising`). LiteLLM runs as its documentation recommends for production, with one process, a
+The model has no tokenizer, so that prompts are estimated: `fairserve bench tokenising`
+measures that. LiteLLM runs as its documentation recommends for production, with one process, a
 master key and without a database.
 """
 

@@ -30,7 +30,6 @@ from fairserve.benchmarks.bench.gateway.calls import KINDS, CallShape, Kind
 from fairserve.benchmarks.bench.gateway.gateways import Direct, FairServe, Gateway, LiteLlm
 from fairserve.benchmarks.bench.gateway.load import GatewayLoad, LoadOutcome
 from fairserve.benchmarks.bench.gateway.processes import BenchProcess, interrupted_by_sigterm
-from fairserve.benchmarks.bench.gateway.tokenising import Tokenising
 from fairserve.benchmarks.bench.measure import percentile
 
 TOKENS = (4, 64, 256)
@@ -111,8 +110,6 @@ class MeasuredGateway:
 
     turns: dict[str, dict[CallShape, list[GatewayTurn]]] = field(default_factory=dict)
     rests: dict[str, list[Rest]] = field(default_factory=dict)
-    tokenising_us: list[float] = field(default_factory=list)
-    prompt_tokens: int = 0
     concurrency: dict[str, dict[CallShape, int]] = field(default_factory=dict)
     """Open calls of the closed loads."""
     crashes: dict[str, int] = field(default_factory=dict)
@@ -308,8 +305,6 @@ def _rounds(
         turns={gateway.name: {shape: [] for shape in plan.shapes} for gateway in gateways},
         rests={gateway.name: [] for gateway in gateways},
     )
-    tokenising = Tokenising()
-    measured.prompt_tokens = tokenising.prompt_tokens
     for gateway in gateways:
         say(f"trying {gateway.name}")
         measured.concurrency[gateway.name] = {
@@ -318,7 +313,6 @@ def _rounds(
     for number in range(plan.rounds):
         say(f"round {number + 1} of {plan.rounds}")
         order = rotated(gateways, number)
-        measured.tokenising_us.append(tokenising.round_us())
         for gateway in order:
             rest = _repeated(partial(bench.rest, gateway), gateway, measured)
             measured.rests[gateway.name].append(rest)

@@ -3,14 +3,12 @@
 import gc
 import json
 import re
-from dataclasses import replace
 
 import pytest
 
 from fairserve.benchmarks.bench import scheduling
 from fairserve.benchmarks.bench.figure import BenchResult, Figure, FigurePart, Reading
 from fairserve.benchmarks.bench.figures_command import FiguresOptions
-from fairserve.benchmarks.bench.growth import CURVES, measure_curves
 from fairserve.benchmarks.bench.measure import measure, percentile
 from fairserve.benchmarks.bench.report import details, number, table
 from fairserve.benchmarks.bench.scheduling import PARTS
@@ -59,7 +57,6 @@ def test_only_requested_figures_are_measured_and_printed(capsys):
         (["scheduling", "--only", "nothing"], "unknown figure 'nothing'"),
         (["scheduling", "--rounds", "4"], "greater than or equal to 5"),
         (["scheduling", "--json", "/no/such/folder/out.json"], "no folder"),
-        (["scheduling", "--plot", __file__], "not a folder"),
     ],
 )
 def test_wrong_usage_is_rejected(arguments, message, capsys):
@@ -125,29 +122,3 @@ def test_the_table_marks_missed_targets():
 )
 def test_numbers_have_three_significant_digits(value, text):
     assert number(value) == text
-
-
-# --- growth -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "curves",
-    [
-        pytest.param([replace(CURVES[0], sizes=CURVES[0].sizes[:2])], id="short"),
-        pytest.param(CURVES, id="all", marks=pytest.mark.deep),
-    ],
-)
-def test_every_curve_has_a_point_for_each_size_and_a_plot(curves, tmp_path):
-    pytest.importorskip("matplotlib")
-    from fairserve.benchmarks.bench.plots import draw
-
-    measured = measure_curves(1, scale=0.001, curves=curves)
-    assert [each.curve.name for each in measured] == [curve.name for curve in curves]
-    for each in measured:
-        points = each.to_plain()["points"]
-        assert [point["x"] for point in points] == list(each.curve.sizes)
-        # Such small sizes may take no measurable time.
-        assert all(0 <= point["value"] < float("inf") for point in points)
-    paths = draw(measured, tmp_path / "plots")
-    assert {path.name for path in paths} == {f"{curve.name}.png" for curve in curves}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)

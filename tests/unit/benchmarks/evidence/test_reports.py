@@ -54,7 +54,7 @@ def test_pictures_of_a_document_exist_and_belong_to_it(name):
 def test_commands_equal_those_in_documents(tmp_path):
     """The registry and the commands must be spelled alike, or no report would ever be fresh."""
     assert EVIDENCE["vtc-table2"].command == reproduce_command("vtc-table2", 25, plot=False)
-    options = FiguresOptions(rounds=9, plot=tmp_path)
+    options = FiguresOptions(rounds=9)
     assert scheduling_bench.command(options) == EVIDENCE["scheduling"].command
     engine = EngineBenchOptions(fit=tmp_path / "costs.json")
     assert engine_bench.command_of(engine) == EVIDENCE["engine"].command

@@ -1,10 +1,12 @@
 """A served call and a tick cost the same with long queues and many tenants as with few."""
 
+from functools import partial
+
 import pytest
 from counted_lines import lines_of
 from virtual_cluster import make_call
 
-from fairserve.benchmarks.bench.long_queues import KINDS, OneQueue, Ticks
+from fairserve.benchmarks.bench.long_queues import KINDS, QueueOfKind, Ticks
 from fairserve.interactions.call import TokenUsage
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
@@ -19,9 +21,9 @@ def test_a_served_call_does_as_much_with_a_long_queue_as_with_a_short_one(kind, 
     monkeypatch.setattr(waiting_index, "MOST_WALKS", 16)  # a bound that both queues reach
     lines = {}
     for queued in (60, 480):
-        queue = OneQueue("figure", kind, queued=queued, calls=8)
-        queue.round()  # what the workers have admitted before is served first
-        lines[queued] = lines_of(queue.round)
+        queue = QueueOfKind(kind, queued)
+        queue.us_per_call(8)  # what the workers have admitted before is served first
+        lines[queued] = lines_of(partial(queue.us_per_call, 8))
     assert lines[480] < 1.5 * lines[60]
 
 

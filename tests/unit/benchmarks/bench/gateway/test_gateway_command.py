@@ -7,7 +7,6 @@ import pytest
 from fairserve.benchmarks.bench.gateway.command import GatewayBenchOptions, bench
 from fairserve.benchmarks.bench.gateway.gateways import litellm_config, litellm_version
 from fairserve.benchmarks.bench.gateway.processes import BenchStartError
-from fairserve.benchmarks.bench.gateway.tokenising import Tokenising
 from fairserve.benchmarks.commands import bench as bench_command
 
 TINY = {
@@ -38,7 +37,6 @@ def test_a_tiny_run_measures_fairserve(tmp_path, capsys):
             assert figures[f"gateway_embedded_{kind}_4_added_{share}_ms"]["unit"] == "ms"
         assert 50 < figures[f"gateway_embedded_{kind}_4_cpu_us"]["value"] < 1e6
     assert 20 < figures["gateway_embedded_idle_mb"]["value"] < 4000
-    assert figures["gateway_tokenise_us"]["value"] > 10
     assert "gateway_embedded_stream_4_cpu_us" in capsys.readouterr().out
 
 
@@ -63,9 +61,3 @@ def test_litellm_has_no_key_in_its_configuration_and_no_database():
     config = litellm_config("http://127.0.0.1:1")
     assert config["general_settings"] == {"master_key": "os.environ/LITELLM_MASTER_KEY"}
     assert "database" not in json.dumps(config)
-
-
-def test_a_tokenised_prompt_has_tokens_like_those_of_models():
-    tokenising = Tokenising(prompts=2)
-    assert 200 < tokenising.prompt_tokens < 1200
-    assert tokenising.round_us() > 0

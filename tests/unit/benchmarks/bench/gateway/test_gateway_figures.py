@@ -45,8 +45,6 @@ def measured(shapes=(SHAPE,), **cpu_us):
     return MeasuredGateway(
         turns={name: {shape: turns(us, 1.0) for shape in shapes} for name, us in cpu_us.items()},
         rests={name: [Rest(0.002, 3e6, 40.0)] * ROUNDS for name in cpu_us},
-        tokenising_us=[200.0] * ROUNDS,
-        prompt_tokens=300,
         concurrency={name: dict.fromkeys(shapes, 20) for name in cpu_us},
     )
 
@@ -81,7 +79,6 @@ def test_a_figure_is_the_median_of_its_rounds_beside_those_of_the_others():
     assert found["gateway_litellm_idle_mb"].value == 3.0
     assert found["gateway_litellm_idle_cpu_ms_per_s"].value == 2.0
     assert found["gateway_embedded_open_call_us_per_s"].value == 40.0
-    assert found["gateway_tokenise_us"].details == {"prompt_tokens": 300}
 
 
 def test_added_latency_is_of_the_calls_of_all_rounds_together():
