@@ -105,11 +105,6 @@ def band(
     axes.fill_between(xs, least, greatest, color=color, alpha=0.15, linewidth=0)
 
 
-def names_at(axes: Axes, names: Sequence[str]) -> None:
-    """Label the positions 0, 1, ... of the x axis, slanted."""
-    axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
-
-
 def log_places(axis: Axis, places: Sequence[float]) -> None:
     """Put ticks at these positions of a logarithmic axis only."""
     from matplotlib.ticker import FixedLocator, NullFormatter

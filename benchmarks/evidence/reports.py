@@ -150,7 +150,6 @@ _EVIDENCE = (
         ),
     ),
     _experiment("tuning", 1, "10 min", short_cases=("tuning",)),
-    _experiment("unsaturated", 5, "1 min", short_cases=("unsaturated",)),
     _experiment("memory", 3, "40 min", short_cases=("memory",)),
     _experiment("ablation", 3, "15 min", short_cases=("ablation",)),
     _experiment(

@@ -14,7 +14,6 @@ from dataclasses import replace
 from fairserve.benchmarks.evidence.origin import Figures
 from fairserve.benchmarks.reproduce.default import ablation, headline, memory, tuning
 from fairserve.benchmarks.reproduce.default.cells import chat, headline_cells
-from fairserve.benchmarks.reproduce.default.unsaturated import unsaturated
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
 from fairserve.benchmarks.reproduce.fairserve import paper
@@ -66,7 +65,6 @@ SHORT_CASES: Mapping[str, Callable[[], Report | Sequence[Report]]] = {
     "memory": lambda: memory.report_of(
         _short(0.25), memory.generated_cells(_short(0.25), (2.2,), (1,))
     ),
-    "unsaturated": lambda: unsaturated(_Generated(seeds=1, scale=0.2)),
     "ablation": lambda: ablation.reports_of(
         _short(0.05), {"chat": chat(_short(0.05))}, ablation.variants()
     )[1],

@@ -1,8 +1,14 @@
-"""Claims about the rows of a report. All except one must hold for every seed."""
+"""Claims about the rows of a report. All except one must hold for every seed.
+
+A :class:`Statement` is a claim as data: the kind of comparison, its row and column, and its bounds.
+"""
 
 from __future__ import annotations
 
-from fairserve.benchmarks.reproduce.report import Check, ReportRow
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fairserve.benchmarks.reproduce.report import Check, ReportRow, within
 
 
 def at_most(claim: str, row: ReportRow, column: str, bound: float, digits: int = 0) -> Check:
@@ -48,3 +54,58 @@ def less_by_median(
     seen, other = low.measured[column].value, high.measured[column].value
     text = f"{seen:,.{digits}f} against {other:,.{digits}f} under {high.name}, medians"
     return Check(f"{low.name}: {claim}", seen < other, text)
+
+
+def ratio_between(
+    claim: str, row: ReportRow, other: ReportRow, column: str, low: float, high: float
+) -> Check:
+    """Check that the first row's median over the second row's is in a range."""
+    seen = row.measured[column].value / other.measured[column].value
+    return Check(claim, low <= seen <= high, f"{seen:.2f} of it")
+
+
+KINDS: Mapping[str, Callable[..., Check]] = {
+    "at most": at_most,
+    "at least": at_least,
+    "between": between,
+    "less": less,
+    "less by median": less_by_median,
+    "ratio between": ratio_between,
+    "within": within,
+}
+"""Comparisons by the name that a file of statements uses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A claim about a column of a row, with bounds or in comparison with another row."""
+
+    kind: str
+    claim: str
+    row: str
+    column: str
+    bounds: Sequence[float] = ()
+    than: str = ""
+    """Name of the row that it is compared with."""
+    digits: int | None = None
+    """Digits of the shown values; None: the kind's own."""
+    times: str = ""
+    """Name of a row by whose median of the column the bounds are multiplied."""
+    times_greatest: str = ""
+    """The same by its maximum over the seeds."""
+
+    def check(self, rows: Mapping[str, ReportRow]) -> Check:
+        """Return whether it holds in these rows."""
+        factor = 1.0
+        if self.times:
+            factor = rows[self.times].measured[self.column].value
+        if self.times_greatest:
+            factor = rows[self.times_greatest].measured[self.column].greatest
+        return KINDS[self.kind](
+            self.claim,
+            rows[self.row],
+            *([rows[self.than]] if self.than else []),
+            self.column,
+            *(factor * bound for bound in self.bounds),
+            **({} if self.digits is None else {"digits": self.digits}),
+        )

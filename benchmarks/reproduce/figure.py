@@ -1,16 +1,17 @@
-"""A figure of a paper as data: its columns, claims and panels."""
+"""A figure of the VTC paper as data: its columns, statements and panels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, rows_of
+from fairserve.benchmarks.reproduce.claims import Statement
+from fairserve.benchmarks.reproduce.report import Report, ReportColumn, ReportRow, rows_of
 from fairserve.benchmarks.reproduce.service_history import ServiceHistory
 from fairserve.benchmarks.reproduce.setting import Setting
 
-Kind = Literal["difference", "service", "actual", "response", "throughput"]
+Kind = Literal["difference", "service", "response", "throughput"]
 Rows = Mapping[str, ReportRow]
 Histories = Mapping[str, Sequence[ServiceHistory]]
 """Histories by row, one per seed."""
@@ -37,18 +38,15 @@ class PaperFigure:
     number: int
     title: str
     columns: tuple[ReportColumn, ...]
-    claims: Callable[[Rows], list[Check]]
+    statements: tuple[Statement, ...]
     panels: tuple[Panel, ...] = ()
     published: Mapping[str, Mapping[str, float]] | None = None
     """Published figures by row and column."""
-    paper: Literal["vtc", "dlpm"] = "vtc"
-    across: int | None = None
-    """Number of panels per row of a grid with one time axis and one legend per row; None: no grid."""
 
     @property
     def name(self) -> str:
         """Return the name of the report and its plot."""
-        return f"{self.paper}-figure{self.number}"
+        return f"vtc-figure{self.number}"
 
     def report(self, setting: Setting, text: str, histories: Histories) -> Report:
         """Read, check and, if plots are requested, draw these runs, the first seed of each."""
@@ -59,14 +57,14 @@ class PaperFigure:
 
             first = {name: seeds[0] for name, seeds in histories.items()}
             path = setting.plots / f"{self.name}.png"
-            plots = (draw_figure(path, self.panels, first, self.across).name,)
-        title = f"{self.paper.upper()}, {self.title}"
+            plots = (draw_figure(path, self.panels, first).name,)
+        title = f"VTC, {self.title}"
         return Report(
             self.name,
             title,
             text,
             self.columns,
             list(rows.values()),
-            self.claims(rows),
+            [each.check(rows) for each in self.statements],
             plots,
         )

@@ -1,4 +1,4 @@
-"""Panels of a figure as one PNG, three per row unless the figure sets a number."""
+"""Panels of a figure as one PNG, three per row, or two of four."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from fairserve.benchmarks.plots import (
     COLORS,
     GREY,
     caption,
-    legend_below,
     level,
     save,
     sheet,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 _IN_A_ROW = 3
 _WHAT = {
     "service": "service received",
-    "actual": "actual service",
     "response": "response time",
 }
 
@@ -36,36 +34,26 @@ def draw_figure(
     path: Path,
     panels: Sequence[Panel],
     histories: Mapping[str, ServiceHistory],
-    across: int | None = None,
 ) -> Path:
-    """Draw all panels; those of a kind have one scale, so that systems can be compared.
-
-    With ``across`` they form a grid with one time axis, one legend, and a label for each row.
-    """
-    in_a_row = across or (2 if len(panels) == 4 else min(_IN_A_ROW, len(panels)))
-    wide, high = (3.2, 2.7) if across else (4.4 if len(panels) > 1 else 5.6, 3.3)
-    figure, places = sheet(len(panels), width=wide, height=high, across=in_a_row)
+    """Draw all panels; those of a kind have one scale, so that systems can be compared."""
+    in_a_row = 2 if len(panels) == 4 else min(_IN_A_ROW, len(panels))
+    wide = 4.4 if len(panels) > 1 else 5.6
+    figure, places = sheet(len(panels), width=wide, height=3.3, across=in_a_row)
     by_kind: dict[str, list[Axes]] = {}
-    for number, (axes, panel) in enumerate(zip(places, panels, strict=True)):
+    for axes, panel in zip(places, panels, strict=True):
         if panel.kind == "throughput":
             _throughputs(axes, panel, histories)
         elif panel.kind == "difference":
             _differences(axes, panel, histories)
         else:
             _clients(axes, panel, histories[panel.rows[0]])
-        if across:
-            axes.set_xlim(0, 1.03 * max(history.times_s[-1] for history in histories.values()))
-            if number % across:
-                axes.set_ylabel("")
-        elif panel.kind != "throughput":
+        if panel.kind != "throughput":
             axes.legend(fontsize=7)
         by_kind.setdefault(panel.kind, []).append(axes)
     for kind, same in by_kind.items():
         top = max(axes.get_ylim()[1] for axes in same)
         for axes in same:
             axes.set_ylim(0, (1.3 if kind == "difference" else 1.1) * top)  # room for the legend
-    if across:
-        legend_below(figure, places)
     return save(figure, path)
 
 
@@ -89,7 +77,6 @@ def _differences(axes: Axes, panel: Panel, histories: Mapping[str, ServiceHistor
 def _clients(axes: Axes, panel: Panel, history: ServiceHistory) -> None:
     curves = {
         "service": history.service_per_s,
-        "actual": history.actual_per_s,
         "response": history.response_s,
     }[panel.kind]
     service = panel.kind != "response"

@@ -25,7 +25,6 @@ from fairserve.benchmarks.reproduce.default.ablation import ablation
 from fairserve.benchmarks.reproduce.default.headline import headline
 from fairserve.benchmarks.reproduce.default.memory import memory
 from fairserve.benchmarks.reproduce.default.tuning import tuning
-from fairserve.benchmarks.reproduce.default.unsaturated import unsaturated
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
 from fairserve.benchmarks.reproduce.fairserve.paper import fairserve_paper
@@ -49,7 +48,6 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "tuning": tuning,
     "ablation": ablation,
     "memory": memory,
-    "unsaturated": unsaturated,
     "profiles": profiles,
 }
 

@@ -1,4 +1,4 @@
-"""Service of each client over one run, as plotted in the VTC and DLPM papers.
+"""Service of each client over one run, as plotted in the VTC paper.
 
 Times are centres of windows, an eighth of a window apart; the windows are those of the job, default
 60 s. Accumulated service is exact at these times and interpolated linearly between them.
@@ -6,9 +6,7 @@ Times are centres of windows, an eighth of a window apart; the windows are those
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +15,6 @@ from fairserve.benchmarks.simulate.curves import Curves
 from fairserve.benchmarks.simulate.job import SimulationOutcome
 
 Floats = npt.NDArray[np.float64]
-ACTUAL = "actual_curves"
-"""Key of the curves by the extend cost in a summary."""
 
 
 class ServiceHistory:
@@ -35,7 +31,6 @@ class ServiceHistory:
             until_s,
             tokens_per_s=summary["throughput_tokens_per_s"]["total"],
             refused_share=summary["refused_calls"] / calls,
-            summary=summary,
         )
 
     def __init__(
@@ -45,10 +40,7 @@ class ServiceHistory:
         *,
         tokens_per_s: float,
         refused_share: float,
-        summary: Mapping[str, Any] | None = None,
     ) -> None:
-        self.summary = summary or {}
-        """Summary of the whole run; contains curves by the extend cost under :data:`ACTUAL`, if any."""
         self.tokens_per_s = tokens_per_s
         """Throughput of the whole run."""
         self.refused_share = refused_share
@@ -78,9 +70,6 @@ class ServiceHistory:
         self.accumulated = cut(curves.accumulated)
         """Service from the start."""
         self.service_per_s = cut(curves.service_per_s)
-        actual: Curves | None = self.summary.get(ACTUAL)
-        self.actual_per_s = {} if actual is None else cut(actual.service_per_s)
-        """Service by the extend cost: cached tokens are free."""
         self.response_s = cut(curves.response_s)
         """Mean time to first token of the arrivals in a window; NaN without arrivals."""
 
@@ -129,18 +118,6 @@ class ServiceHistory:
     def total_per_s(self, begin_s: float, end_s: float) -> float:
         """Return the service of all clients per second between two times."""
         return sum(self.served_per_s(client, begin_s, end_s) for client in self.accumulated)
-
-    def starved_s(self, client: str, share: float) -> float:
-        """Return the seconds in which calls of the client waited and it received less than its part.
-
-        Its part is ``share`` of the equal share of all clients.
-        """
-        if len(self.times_s) < 2:
-            return 0.0
-        total = np.sum(list(self.service_per_s.values()), axis=0)
-        equal = total / len(self.service_per_s)
-        starved = self._backlogged[client] & (self.service_per_s[client] < share * equal)
-        return float(starved.sum() * (self.times_s[1] - self.times_s[0]))
 
     def mean_response_s(self, client: str, begin_s: float = 0.0, end_s: float = np.inf) -> float:
         """Return the mean over windows with centres between two times; NaN if there are none."""

@@ -62,16 +62,6 @@ def assign_users(
     return trace.with_interactions(interactions)
 
 
-def user_per_interaction(trace: Trace) -> Trace:
-    """Assign each interaction a separate user; ``user-1`` arrives first."""
-    return trace.with_interactions(
-        [
-            replace(interaction, user=f"user-{index}")
-            for index, interaction in enumerate(trace.interactions, start=1)
-        ]
-    )
-
-
 def assign_tenants(trace: Trace, *, tenants: int, skew: float = 0.0, seed: int = 0) -> Trace:
     """Assign each user, with all interactions, one of ``tenant-1`` ... ``tenant-N``.
 

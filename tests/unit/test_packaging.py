@@ -71,7 +71,7 @@ def test_every_module_is_in_the_wheel(wheel):
         f"fairserve/{path.relative_to(ROOT)}"
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in {".py", ".mako"} and "scripts" not in path.parts
+        if path.suffix in {".py", ".mako", ".toml"} and "scripts" not in path.parts
     }
     assert sources
     assert sources <= names

@@ -10,11 +10,9 @@ from types import MappingProxyType
 from fairserve.benchmarks.reproduce.report import Report
 from fairserve.benchmarks.reproduce.service_history import ServiceHistory
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.benchmarks.reproduce.vtc.backlogged import BACKLOGGED
+from fairserve.benchmarks.reproduce.vtc.paper import SyntheticFigure, generated_figures
 from fairserve.benchmarks.reproduce.vtc.recorded import recorded_figures
-from fairserve.benchmarks.reproduce.vtc.synthetic import SyntheticFigure
 from fairserve.benchmarks.reproduce.vtc.tables import LENGTH_S, configured
-from fairserve.benchmarks.reproduce.vtc.under_share import UNDER_SHARE
 from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.benchmarks.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.cost_model import (
@@ -40,9 +38,7 @@ _A100_13B = replace(
 )
 """Llama-2-13b on one A100 80GB; the loop is that of the paper's code."""
 
-FIGURES: Mapping[int, SyntheticFigure] = MappingProxyType(
-    {each.figure.number: each for each in (*BACKLOGGED, *UNDER_SHARE)}
-)
+FIGURES: Mapping[int, SyntheticFigure] = MappingProxyType(generated_figures())
 """Figures on generated workloads, by number."""
 
 

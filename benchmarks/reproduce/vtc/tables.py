@@ -14,7 +14,7 @@ cost.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from fairserve.benchmarks.reproduce.report import (
@@ -27,13 +27,14 @@ from fairserve.benchmarks.reproduce.report import (
     within,
 )
 from fairserve.benchmarks.reproduce.setting import Setting, delayed
+from fairserve.benchmarks.reproduce.vtc.paper import OURS, Table, tables
 from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.benchmarks.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.fairness.cost import Cost, Linear, Profiled
+from fairserve.scheduling.fairness.cost import Linear, Profiled
 from fairserve.scheduling.metrics import VTC_TABLES
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
@@ -44,7 +45,6 @@ AVG = ReportColumn("avg", lambda s: s["service_difference"]["avg"], 1)
 VAR = ReportColumn("var", lambda s: s["service_difference"]["var"])
 THROUGHPUT = ReportColumn("tok/s", lambda s: s["throughput_tokens_per_s"]["total"])
 _COLUMNS = (MAX, AVG, VAR, THROUGHPUT)
-OURS = "fairserve"
 NO_OPTIONS: Mapping[str, Any] = {}
 _OURS_OPTIONS = {"feeder.gamma": 2.0}
 """An output token weighs twice an input token, as in the paper's service."""
@@ -63,75 +63,7 @@ class ProfiledTenths(Profiled):
         return super().__call__(usage) / 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """One table of the paper: its workload, how it measures service, and its figures."""
-
-    title: str
-    published: Mapping[str, tuple[float, ...]]
-    """By system: maximum, average and variance of the difference, and throughput in tokens/s."""
-    suite: str = ""
-    """Generated workload; empty: the recorded trace."""
-    cost: Cost = field(default_factory=Linear)
-
-
-TABLES: Mapping[int, Table] = {
-    2: Table(
-        "the recorded trace",
-        {
-            "fcfs": (759.97, 433.53, 32112, 777),
-            "lcf": (750.49, 323.82, 29089, 778),
-            "vtc": (368.40, 251.66, 6549, 779),
-            "vtc-predict": (365.47, 240.33, 5322, 773),
-            "vtc-oracle": (329.46, 227.51, 4476, 781),
-            "rpm-5": (143.86, 83.58, 1020, 340),
-            "rpm-20": (446.76, 195.71, 7450, 694),
-            "rpm-30": (693.66, 309.45, 24221, 747),
-        },
-    ),
-    3: Table(
-        "the recorded trace by the profiled cost (in tenths)",
-        {
-            "fcfs": (743.23, 457.29, 26645.42, 777),
-            "lcf": (709.35, 384.78, 23299.20, 778),
-            "vtc": (707.35, 368.74, 21918.67, 780),
-            "vtc-predict": (617.22, 337.05, 11803.41, 778),
-            "vtc-oracle": (387.43, 277.18, 4541.57, 783),
-            "rpm-5": (230.78, 151.00, 823.15, 340),
-            "rpm-20": (445.34, 270.51, 5938.52, 694),
-            "rpm-30": (801.16, 377.22, 25980.39, 747),
-        },
-        cost=ProfiledTenths(),
-    ),
-    4: Table(
-        "two overloaded clients by the profiled cost (in tenths)",
-        {
-            "fcfs": (323.18, 317.13, 15.98, 876),
-            "vtc": (137.27, 74.87, 2819.40, 900),
-            "vtc-oracle": (4.28, 0.34, 0.91, 893),
-        },
-        "overload",
-        ProfiledTenths(),
-    ),
-    5: Table(
-        "two backlogged clients",
-        {
-            "vtc": (192.88, 103.77, 6981.24, 893),
-            "vtc-noisy": (33.98, 12.54, 111.94, 904),
-            "vtc-oracle": (5.87, 0.51, 1.71, 895),
-        },
-        "backlogged-2",
-    ),
-    6: Table(
-        "eight backlogged clients",
-        {
-            "vtc": (322.16, 162.20, 5151.49, 875),
-            "vtc-noisy": (99.43, 66.32, 487.10, 875),
-            "vtc-oracle": (43.23, 36.34, 56.52, 875),
-        },
-        "backlogged-8",
-    ),
-}
+TABLES: Mapping[int, Table] = tables()
 """Tables of the paper by number."""
 
 
@@ -165,7 +97,8 @@ def vtc_tables(setting: Setting, numbers: Sequence[int] = (3, 4, 5, 6)) -> list[
 
 def _rows(setting: Setting, table: Table) -> list[ReportRow]:
     """Return the systems of a table, and ours. A seed of the recorded trace is a decode delay."""
-    options = _AS_CODED if isinstance(table.cost, Linear) else _BY_PROFILE
+    options = _BY_PROFILE if table.profiled else _AS_CODED
+    cost = ProfiledTenths() if table.profiled else Linear()
     windows = replace(VTC_TABLES, last_s=LENGTH_S * setting.scale - VTC_TABLES.step_s)
     traces = _traces(setting, table.suite)
     jobs = {
@@ -176,7 +109,7 @@ def _rows(setting: Setting, table: Table) -> list[ReportRow]:
                 configured(name, options),
                 _COSTS if table.suite else delayed(_COSTS, seed),
                 ReplayOptions(seed=seed),
-                cost=table.cost,
+                cost=cost,
                 demand_cost=Linear(),
                 windows=windows,
             )

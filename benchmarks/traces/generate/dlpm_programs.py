@@ -7,25 +7,20 @@ Runs of each client start as a gamma process, all at one rate that grows with th
 
 Choices that the paper leaves open: the rates (all clients together overload the paper's server); cv
 1; 120 seconds; three clients, one of them misbehaving (section 7.1 mentions clients 0, 1 and 2, of
-which 0 misbehaves); four times the rate for QA's S1. In ``chat`` there are four clients, two of
-which flood during the first half (Figure 8); their factor of 8 is chosen. S2 for chat is our
-addition.
-
-Weakness: Figure 8 replays recorded conversations, whereas these are drawn; the paper names only
-three of Figure 12's clients, the fourth is a guess.
+which 0 misbehaves); four times the rate for QA's S1. ``chat`` is ours: drawn conversations of four
+clients, two of which flood.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
 from fairserve.benchmarks.traces.generate.arrivals import (
     Arrivals,
     GammaArrivals,
-    PhasedArrivals,
     positive,
 )
 from fairserve.benchmarks.traces.generate.chat import Chat
@@ -64,8 +59,6 @@ class DlpmLoad:
     duration_s: float = 120.0
     flood: float = 1.0
     """Ratio in S1 of the misbehaving clients' rate to the others'."""
-    calm_after: float = 1.0
-    """Share of the duration in S1 after which they have the others' rate."""
 
     def __post_init__(self) -> None:
         positive("programs_per_s", self.programs_per_s)
@@ -78,20 +71,11 @@ class DlpmLoad:
             raise ValueError(
                 f"misbehaving is {self.misbehaving}; 0 to clients ({self.clients}) is allowed"
             )
-        if not 0 < self.calm_after <= 1:
-            raise ValueError(f"calm_after is {self.calm_after}; above 0, at most 1 is allowed")
 
     def arrivals(self, flooding: bool) -> Arrivals:
         """Return the arrival process of one client."""
         rate = self.programs_per_s * self.workers
-        calm = GammaArrivals(rate, self.cv)
-        if not flooding or self.flood == 1:
-            return calm
-        flood = GammaArrivals(rate * self.flood, self.cv)
-        if self.calm_after == 1:
-            return flood
-        calm_s = self.duration_s * self.calm_after
-        return PhasedArrivals(((calm_s, flood), (self.duration_s - calm_s, calm)))
+        return GammaArrivals(rate * self.flood if flooding else rate, self.cv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +114,6 @@ DLPM_WORKLOADS: Mapping[str, DlpmWorkload] = MappingProxyType(
             TreeOfThoughts(question_factor=10.0),
             DlpmLoad(0.2),
         ),
-        "tree-of-thoughts-3": DlpmWorkload(
-            "Figures 9 and 10 (3 branches, S2, D = 4)",
-            TreeOfThoughts(branches=3),
-            TreeOfThoughts(branches=4),
-            TreeOfThoughts(branches=3, question_factor=10.0),
-            DlpmLoad(0.05),
-        ),
         "judge": DlpmWorkload(
             "Figure 7",
             Judge(),
@@ -145,11 +122,11 @@ DLPM_WORKLOADS: Mapping[str, DlpmWorkload] = MappingProxyType(
             DlpmLoad(1.0),
         ),
         "chat": DlpmWorkload(
-            "Figure 8 (S1, D = 2)",
+            "none; in Figure 8 recorded conversations are replayed",
             Chat(),
             Chat(),
             Chat(system_tokens=600),
-            DlpmLoad(0.5, clients=4, misbehaving=2, flood=8.0, calm_after=0.5),
+            DlpmLoad(0.5, clients=4, misbehaving=2, flood=8.0),
         ),
     }
 )
@@ -193,39 +170,3 @@ def generate_dlpm(
     return generate_programs(
         f"{name}-{misbehaviour}", clients, load.duration_s, seed, share_system=share_system
     )
-
-
-def with_clients(load: DlpmLoad, clients: int) -> DlpmLoad:
-    """Return this load divided among another number of well-behaved clients (Figure 11: 5 to 50).
-
-    Raises ValueError if there are none.
-    """
-    whole("clients", clients, 1)
-    total = load.programs_per_s * load.clients
-    return replace(load, clients=clients, misbehaving=0, programs_per_s=total / clients)
-
-
-def generate_program_mix(
-    seed: int,
-    *,
-    workers: int = 1,
-    duration_s: float = 120.0,
-    chats_per_s: float = 0.5,
-    trees_per_s: float = 0.1,
-    judges_per_s: float = 0.3,
-) -> Trace:
-    """Return the mix of Figure 12: two clients chat, one runs trees, one a judge; rates per worker.
-
-    The client with trees is ``misbehaving``, as the paper finds under LPM. Raises ValueError for a
-    rate or duration that is not positive, or without workers.
-    """
-    whole("workers", workers, 1)
-    clients = [
-        ProgramClient("client-0", Chat(), GammaArrivals(chats_per_s * workers), "well-behaved"),
-        ProgramClient("client-1", Chat(), GammaArrivals(chats_per_s * workers), "well-behaved"),
-        ProgramClient(
-            "client-2", TreeOfThoughts(), GammaArrivals(trees_per_s * workers), "misbehaving"
-        ),
-        ProgramClient("client-3", Judge(), GammaArrivals(judges_per_s * workers), "well-behaved"),
-    ]
-    return generate_programs("program-mix", clients, duration_s, seed)

@@ -1,10 +1,8 @@
-"""Ablation, tuning and the idle system, and what they check."""
+"""Ablation and tuning, and what they check."""
 
 import pytest
-from shared_traces import shared_trace
 
 from fairserve.benchmarks.reproduce.default import tuning
-from fairserve.benchmarks.reproduce.default import unsaturated as unsaturated_module
 from fairserve.benchmarks.reproduce.default.ablation import (
     DEFAULT,
     SUMMARY,
@@ -14,7 +12,6 @@ from fairserve.benchmarks.reproduce.default.ablation import (
 )
 from fairserve.benchmarks.reproduce.default.cells import chat
 from fairserve.benchmarks.reproduce.default.headline import TUNED
-from fairserve.benchmarks.reproduce.default.unsaturated import TRACE, unsaturated
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -68,24 +65,6 @@ def test_a_variant_that_does_nothing_in_time_in_some_cell_has_a_mean():
     nothing = {"tok/s in time": [0.0, 1.0], "least satisfied": [-1.0, 0.0], "tail (s)": [2.0, 1.0]}
     assert columns["tok/s in time"].of(nothing) == pytest.approx(0.1)
     assert columns["worst cell"].of(nothing) == 0.0
-
-
-def test_a_system_that_is_not_saturated_does_not_queue():
-    folder = shared_trace(TRACE).parent
-    report = unsaturated(Setting(traces=folder, seeds=1, scale=0.1))
-    assert failed(report.checks) == []
-    by_name = {each.name: each.measured for each in report.rows}
-    assert by_name["fcfs"]["p99 TTFT (s)"].value < 2.0
-
-
-def test_queueing_despite_free_capacity_is_detected(monkeypatch):
-    """With a window of one call some wait at the feeder while workers have capacity."""
-    folder = shared_trace(TRACE).parent
-    queueing = SYSTEMS["fairserve"].with_options({"feed_window": 1e-6})
-    monkeypatch.setattr(unsaturated_module, "SYSTEMS", {**dict(SYSTEMS), "fairserve": queueing})
-    monkeypatch.setattr(unsaturated_module, "LOAD", 0.9)
-    report = unsaturated(Setting(traces=folder, seeds=1, scale=0.1))
-    assert failed(report.checks) == ["fairserve: p99 TTFT at most 1.05 times that of fcfs"]
 
 
 def test_the_best_settings_are_within_their_grids():

@@ -1,11 +1,9 @@
-"""Test Figures 1, 4 and 8 to 12 of the DLPM paper at a small scale: rows, columns, plots, workloads."""
+"""Test Figure 1 of the DLPM paper at a small scale: rows, columns, plots, workloads."""
 
 import pytest
 
-from fairserve.benchmarks.reproduce.dlpm import (
-    figure1,
-)
-from fairserve.benchmarks.reproduce.dlpm.systems import PUBLISHED
+from fairserve.benchmarks.reproduce.dlpm import figure1
+from fairserve.benchmarks.reproduce.dlpm.figure1 import PUBLISHED
 from fairserve.benchmarks.reproduce.main import EXPERIMENTS
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.scheduling.registry import SYSTEMS

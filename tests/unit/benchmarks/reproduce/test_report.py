@@ -2,7 +2,14 @@
 
 import pytest
 
-from fairserve.benchmarks.reproduce.claims import at_least, at_most, between, less, less_by_median
+from fairserve.benchmarks.reproduce.claims import (
+    Statement,
+    at_least,
+    at_most,
+    between,
+    less,
+    less_by_median,
+)
 from fairserve.benchmarks.reproduce.report import (
     Check,
     Report,
@@ -180,3 +187,20 @@ def test_no_claim_holds_for_nan():
     assert not between("c", nothing, "x", 0.0, 4.0).holds
     assert not less("c", nothing, row("b", [5.0]), "x").holds
     assert not less("c", row("b", [5.0]), nothing, "x").holds
+
+
+@pytest.mark.parametrize(
+    ("statement", "seen"),
+    [
+        ({"kind": "at most", "bounds": [4]}, "4, allowed at most 4"),
+        ({"kind": "at least", "bounds": [0.5], "times": "b", "digits": 1}, "2.0, at least 2.5"),
+        ({"kind": "at most", "bounds": [2], "times_greatest": "b"}, "4, allowed at most 18"),
+        ({"kind": "less", "bounds": [0.5], "than": "b"}, "4 against 0.5 of 4 under b"),
+        ({"kind": "ratio between", "bounds": [0.1, 1], "than": "b"}, "0.60 of it"),
+    ],
+)
+def test_a_statement_compares_as_its_kind_does(statement, seen):
+    rows = {"a": row("a", [2.0, 3.0, 4.0]), "b": row("b", [4.0, 5.0, 9.0])}
+    check = Statement(claim="c", row="a", column="x", **statement).check(rows)
+    assert check.seen == seen
+    assert check.holds == (seen in ("4, allowed at most 4", "4, allowed at most 18", "0.60 of it"))

@@ -158,7 +158,7 @@ def test_the_same_command_writes_the_same_bytes_on_any_number_of_cores(tmp_path,
     assert any(least < greatest for least, greatest in spreads), "the seeds differ"
 
 
-@pytest.mark.parametrize("name", ["unsaturated", "fairserve-paper"])
+@pytest.mark.parametrize("name", ["memory", "fairserve-paper"])
 def test_a_document_has_the_origin_expected_by_status(capsys, monkeypatch, tmp_path, name):
     """The command uses exactly the seeds and plots of the registry."""
     monkeypatch.setattr(command, "EXPERIMENTS", {name: lambda setting: report(name, setting)})

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fairserve.benchmarks.reproduce.service_history import ACTUAL, ServiceHistory
+from fairserve.benchmarks.reproduce.service_history import ServiceHistory
 from fairserve.benchmarks.simulate.curves import Curves, curves_of
 from fairserve.interactions.call import TokenUsage
 from fairserve.scheduling.fairness.cost import Linear
@@ -97,22 +97,3 @@ def test_a_client_is_backlogged_while_a_call_waits():
     assert curves_of(late, Linear(), Windows(half_s=20.0)).backlogged == {
         "a": (True, False, True, True, True)
     }
-
-
-def test_a_client_starves_while_waiting_with_little_service(history):
-    """Client b gets 4 of the equal 7 at 10 s, and 6 of 8 at 20 s, when it does not wait."""
-    assert history.starved_s("b", 0.5) == 0.0
-    assert history.starved_s("b", 0.8) == 10.0, "at 20 s nothing waits"
-    assert history.starved_s("a", 0.9) == 0.0
-
-
-def test_actual_service_is_read_from_the_other_curves():
-    curves = Curves((10.0, 20.0), {"t/a": (5.0, 5.0)}, {"t/a": (None, None)}, {"t/a": (50.0, 100.0)},
-                    {"t/a": (False, False)})  # fmt: skip
-    actual = Curves((10.0, 20.0), {"t/a": (2.0, 3.0)}, {"t/a": (None, None)}, {"t/a": (20.0, 50.0)},
-                    {"t/a": (False, False)})  # fmt: skip
-    seen = ServiceHistory(
-        curves, 20.0, tokens_per_s=1.0, refused_share=0.0, summary={ACTUAL: actual}
-    )
-    assert list(seen.service_per_s["a"]) == [5.0, 5.0]
-    assert list(seen.actual_per_s["a"]) == [2.0, 3.0]

@@ -3,9 +3,11 @@
 import pytest
 from shared_traces import shared_trace
 
+from fairserve.benchmarks.reproduce.claims import KINDS
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.vtc import tables
 from fairserve.benchmarks.reproduce.vtc.figures import FIGURES, synthetic_figure
+from fairserve.benchmarks.reproduce.vtc.paper import recorded_entries
 from fairserve.benchmarks.reproduce.vtc.recorded import replayed, response_figures
 from fairserve.benchmarks.reproduce.vtc.requests import by_requests, over_share, request_figure
 from fairserve.scheduling.registry import SYSTEMS
@@ -22,6 +24,29 @@ def failing(report):
 
 def test_every_figure_exists():
     assert sorted([*FIGURES, *RECORDED]) == [*range(3, 17), 18, 19]
+
+
+def test_statements_are_about_rows_and_columns_of_their_figure():
+    for spec in FIGURES.values():
+        rows = {run.name for run in spec.runs}
+        columns = {column.name for column in spec.figure.columns}
+        assert spec.figure.statements
+        for each in spec.figure.statements:
+            assert {each.row, each.than or each.row, each.times or each.row} <= rows
+            assert each.column in columns
+            assert each.kind in KINDS
+    for entry in recorded_entries():
+        for group in entry["statements"]:
+            for each in group["are"]:
+                named = {each.get("row"), each.get("than"), each.get("times_greatest")} - {None}
+                assert named | set(group.get("of", ())) <= set(entry["systems"])
+                assert each["column"] in entry["columns"]
+
+
+def test_a_figure_like_another_has_its_statements_and_more():
+    first, sixth = (FIGURES[number].figure.statements for number in (3, 6))
+    assert sixth[: len(first)] == first
+    assert [each.row for each in sixth[len(first) :]] == ["vtc", "fairserve"]
 
 
 @pytest.mark.parametrize("number", FIGURES)

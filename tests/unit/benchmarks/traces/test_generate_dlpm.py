@@ -14,8 +14,6 @@ from fairserve.benchmarks.traces.generate.dlpm_programs import (
     DlpmLoad,
     Misbehaviour,
     generate_dlpm,
-    generate_program_mix,
-    with_clients,
 )
 from fairserve.benchmarks.traces.generate.judge import Judge
 from fairserve.benchmarks.traces.generate.long_context_qa import LongContextQa
@@ -200,16 +198,6 @@ def test_misbehaviours_add_calls_or_tokens():
         assert difference == pytest.approx(added, rel=0.15)
 
 
-@pytest.mark.deep
-def test_chat_clients_flood_at_the_beginning():
-    trace = generate_dlpm("chat", "S1", 0, load=replace(DLPM_WORKLOADS["chat"].load, workers=4))
-    for user in ("client-0", "client-1", "client-2", "client-3"):
-        at = [i.arrival_s for i in trace.interactions if i.user == user]
-        early, late = sum(t < 60 for t in at), sum(t >= 60 for t in at)
-        assert late == pytest.approx(120, rel=0.3)
-        assert early == pytest.approx(960 if user in {"client-0", "client-1"} else 120, rel=0.3)
-
-
 def test_the_load_grows_with_the_workers():
     base = DlpmLoad(1.0, duration_s=60.0)
     one, eight = (
@@ -218,19 +206,6 @@ def test_the_load_grows_with_the_workers():
     )
     assert one == pytest.approx(180, rel=0.2)
     assert eight == pytest.approx(1440, rel=0.1)
-
-
-def test_more_clients_can_share_one_total_rate():
-    loads = [with_clients(DlpmLoad(2.0, duration_s=60.0), clients) for clients in (5, 50)]
-    for load, clients in zip(loads, (5, 50), strict=True):
-        trace = generate_dlpm("judge", "none", 0, load=load)
-        assert len({i.user for i in trace.interactions}) == clients
-        assert len(trace) == pytest.approx(360, rel=0.15)
-
-
-def test_the_mix_has_two_chats_and_two_programs():
-    apps = {i.user: i.app for i in generate_program_mix(0, workers=2).interactions}
-    assert sorted(apps.values()) == ["chat", "chat", "judge", "tree-of-thoughts"]
 
 
 def test_a_workload_can_be_customised():
@@ -281,10 +256,6 @@ def test_a_workload_can_be_customised():
         (lambda: DlpmLoad(1.0, cv=0.0), "cv is 0.0"),
         (lambda: DlpmLoad(1.0, duration_s=0.0), "duration_s is 0.0"),
         (lambda: DlpmLoad(1.0, flood=0.0), "flood is 0.0"),
-        (lambda: DlpmLoad(1.0, calm_after=1.5), "calm_after is 1.5"),
-        (lambda: with_clients(DlpmLoad(1.0), 0), "clients is 0"),
-        (lambda: generate_program_mix(0, workers=0), "workers is 0"),
-        (lambda: generate_program_mix(0, trees_per_s=0.0), "rate_per_s is 0.0"),
         (lambda: generate_dlpm("chess", "S1", 0), "no workload 'chess'; there are long-context-qa"),
         (lambda: generate_dlpm("chat", "S3", 0), "no misbehaviour 'S3'; there are none, S1, S2"),
         (lambda: generate_programs("", [], 1.0, 0), r"clients are \[\]"),

@@ -13,7 +13,6 @@ from fairserve.benchmarks.traces.generate.dlpm_programs import (
     DLPM_WORKLOADS,
     Misbehaviour,
     generate_dlpm,
-    generate_program_mix,
 )
 
 
@@ -27,7 +26,6 @@ GENERATORS = {
     for name in DLPM_WORKLOADS
     for misbehaviour in Misbehaviour
 } | {
-    "program-mix": lambda seed: generate_program_mix(seed, duration_s=40.0),
     "agent-mix": lambda seed: generate_agent_mix(seed, AgentMixOptions(duration_s=100.0)),
 }
 
@@ -49,16 +47,12 @@ GOLDEN = {
     "tree-of-thoughts-none": (24, 720, 389954, 180958, 4109),
     "tree-of-thoughts-S1": (24, 3820, 2400462, 1109556, 12580),
     "tree-of-thoughts-S2": (24, 720, 601154, 180958, 4550),
-    "tree-of-thoughts-3-none": (5, 600, 355869, 167407, 2300),
-    "tree-of-thoughts-3-S1": (5, 600, 355869, 167407, 2300),
-    "tree-of-thoughts-3-S2": (5, 600, 355869, 167407, 2300),
     "judge-none": (116, 348, 943959, 87241, 22283),
     "judge-S1": (116, 894, 2424940, 225957, 32509),
     "judge-S2": (116, 348, 1014159, 87241, 22340),
     "chat-none": (72, 281, 168128, 38099, 2665),
-    "chat-S1": (214, 850, 467268, 115715, 8109),
+    "chat-S1": (328, 1267, 799436, 176430, 12466),
     "chat-S2": (72, 281, 269528, 38099, 2762),
-    "program-mix": (57, 346, 256315, 66758, 4244),
     "agent-mix": (207, 386, 2161292, 42055, 65539),
 }
 """Recorded interactions, calls, prompt tokens, output tokens and distinct blocks of seed 1."""

@@ -1,6 +1,7 @@
 """Test the rules for users, tenants and arrivals, and cuts and merges of traces."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +19,6 @@ from fairserve.benchmarks.traces.assignment import (
     limit,
     merge,
     scale_time,
-    user_per_interaction,
     window,
 )
 from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceError, TraceInteraction
@@ -101,14 +101,6 @@ def test_rules_are_determined_by_their_seed_and_copy_the_trace(rule, options):
     assert sorted(ids(first)) == sorted(ids(trace))
 
 
-def test_each_interaction_may_get_its_own_user():
-    assert [i.user for i in user_per_interaction(trace_of(3)).interactions] == [
-        "user-1",
-        "user-2",
-        "user-3",
-    ]
-
-
 def test_a_user_stays_within_one_tenant():
     trace = assign_tenants(trace_of(700), tenants=3, seed=2)
     pairs = {(run.user, run.tenant) for run in trace.interactions}
@@ -118,7 +110,11 @@ def test_a_user_stays_within_one_tenant():
 
 
 def test_tenants_are_drawn_by_skew():
-    trace = assign_tenants(user_per_interaction(trace_of(2_000)), tenants=2, skew=1.0, seed=2)
+    runs = trace_of(2_000)
+    alone = runs.with_interactions(
+        [replace(run, user=f"user-{number}") for number, run in enumerate(runs.interactions)]
+    )
+    trace = assign_tenants(alone, tenants=2, skew=1.0, seed=2)
     counts = Counter(run.tenant for run in trace.interactions)
     assert counts["tenant-1"] / 2_000 == pytest.approx(2 / 3, abs=0.03)
 
