@@ -358,7 +358,14 @@ def test_every_row_names_its_code_and_its_tests():
     assert driven == {*REJECTING, *EVICTING}
 
 
-FOLDERS = ("platform", "interactions", "throttling", "scheduling", "engine/wire")
+FOLDERS = (
+    "platform",
+    "interactions",
+    "throttling",
+    "scheduling",
+    "engine/wire",
+    "benchmarks/policies",
+)
 PARTS = {
     "BodyMemory", "BoundedSemaphore", "OrderedDict", "Queue", "Rotation", "Semaphore",
     "SharedLimit", "SharedTable", "Shares", "SimpleQueue", "Subscribers",
