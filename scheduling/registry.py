@@ -42,7 +42,12 @@ def _local_dlpm(**options: Any) -> LocalScheduler:
 
 
 def _local_vtc(**options: Any) -> LocalScheduler:
-    return Vtc(VtcOptions(**options))
+    """Make VTC. To ``predict`` as an ``oracle``, or a ``noisy`` one, is only to be compared with."""
+    predict = options.get("predict")
+    if predict not in ("oracle", "noisy"):
+        return Vtc(VtcOptions(**options))
+    noise = {"noise": 0.5} if predict == "noisy" else {}
+    return LOCAL_SCHEDULERS["vtc_oracle"](**{**noise, **options, "predict": None})
 
 
 def _local_lpm(**options: Any) -> LocalScheduler:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fairserve.benchmarks.policies import registry as laboratory
+from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.registry import FEEDERS, LOCAL_SCHEDULERS, ROUTERS, SYSTEMS
 from fairserve.throttling.registry import THROTTLES, Registry
 
@@ -69,3 +70,12 @@ def test_a_server_imports_the_laboratory_only_for_a_system_of_it():
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
     assert run.stdout.splitlines() == ["[]", "['policies']"]
+
+
+@pytest.mark.parametrize(("predict", "noise"), [("oracle", 0.0), ("noisy", 0.5)])
+def test_vtc_predicts_with_true_lengths_where_it_is_compared(predict, noise):
+    made = LOCAL_SCHEDULERS["vtc"](predict=predict, wq=3.0)
+    assert (made.options.noise, made.options.wq) == (noise, 3.0)
+    with pytest.raises(ValueError, match="length"):
+        made.add(LocalCall("call", "ann", 4, 8))
+    assert LOCAL_SCHEDULERS["vtc"](predict="noisy", noise=0.2).options.noise == 0.2
