@@ -7,6 +7,7 @@ with (``fairserve.benchmarks.policies.registry``); a server imports it only if o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 from fairserve.scheduling.base import Feeder, LocalScheduler, Router
@@ -42,12 +43,11 @@ def _local_dlpm(**options: Any) -> LocalScheduler:
 
 
 def _local_vtc(**options: Any) -> LocalScheduler:
-    """Make VTC. To ``predict`` as an ``oracle``, or a ``noisy`` one, is only to be compared with."""
-    predict = options.get("predict")
-    if predict not in ("oracle", "noisy"):
-        return Vtc(VtcOptions(**options))
-    noise = {"noise": 0.5} if predict == "noisy" else {}
-    return LOCAL_SCHEDULERS["vtc_oracle"](**{**noise, **options, "predict": None})
+    """Return VTC. Predictions by an ``oracle``, or a ``noisy`` one, exist to be compared with."""
+    if options.get("predict") in ("oracle", "noisy"):
+        made: LocalScheduler = import_module(_COMPARED).vtc_oracle(**options)
+        return made
+    return Vtc(VtcOptions(**options))
 
 
 def _local_lpm(**options: Any) -> LocalScheduler:

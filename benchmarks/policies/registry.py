@@ -33,8 +33,10 @@ def _lcf(**options: Any) -> LocalScheduler:
     return Lcf(LcfOptions(**options))
 
 
-def _vtc_oracle(**options: Any) -> LocalScheduler:
-    return VtcOracle(VtcOracleOptions(**options))
+def vtc_oracle(predict: str, noise: float = 0.5, **options: Any) -> LocalScheduler:
+    """Return VTC that predicts as an ``oracle``, or with errors up to ``noise`` (``noisy``)."""
+    noise = noise if predict == "noisy" else 0.0
+    return VtcOracle(VtcOracleOptions(noise=noise, **options))
 
 
 def _drr(**options: Any) -> LocalScheduler:
@@ -63,7 +65,6 @@ def _preble(locality: Locality, **options: Any) -> Router:
 
 LOCAL_SCHEDULERS: Mapping[str, Callable[..., LocalScheduler]] = {
     "lcf": _lcf,
-    "vtc_oracle": _vtc_oracle,
     "drr": _drr,
     "preble_groups": _preble_groups,
 }
@@ -80,8 +81,8 @@ _PAPER_WSC = {name: getattr(WSC_PAPER, name) for name in WscOptions.__dataclass_
 
 _SYSTEMS = (
     per_client("lcf", "lcf"),
-    per_client("vtc-noisy", "vtc_oracle", local_options={"noise": 0.5}, simulated_only=True),
-    per_client("vtc-oracle", "vtc_oracle", simulated_only=True),
+    per_client("vtc-noisy", "vtc", local_options={"predict": "noisy"}, simulated_only=True),
+    per_client("vtc-oracle", "vtc", local_options={"predict": "oracle"}, simulated_only=True),
     per_client("drr", "drr"),
     SystemConfig("rr-lpm", "none", "fcfs", "round_robin", "lpm"),
     SystemConfig("preble", "none", "fcfs", "preble", "preble_groups"),

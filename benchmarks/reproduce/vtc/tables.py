@@ -135,7 +135,7 @@ def configured(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> SystemConf
     system = SYSTEMS[name]
     if name == OURS:
         return system.with_options(_OURS_OPTIONS)
-    return system.with_options(options) if system.local in ("vtc", "vtc_oracle") else system
+    return system.with_options(options) if system.local == "vtc" else system
 
 
 def _ordered(rows: list[ReportRow]) -> list[Check]:

@@ -93,7 +93,7 @@ def test_an_invalid_environment_is_rejected():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("dlmp", {}, "unknown local scheduler 'dlmp'; known: fcfs, lcf, vtc"),
+        ("dlmp", {}, "unknown local scheduler 'dlmp'; known: fcfs, vtc"),
         ("dlpm", {"quanta": 5}, "no option 'quanta'; allowed: quantum, we, wq, cached_weight"),
         ("fcfs", {"quantum": 5}, "no option 'quantum'; allowed: none"),
         ("dlpm", {"quantum": "5k"}, "quantum of local scheduler dlpm is '5k'; allowed: a number"),
