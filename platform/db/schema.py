@@ -1,6 +1,7 @@
 """Upgrade the database schema, and reject a schema that this version must not use.
 
-A revision is a number. Migrations expand first, so a server can work with a newer schema than its own,
+A revision is a number; those below the first migration's are of versions before the first release, whose
+databases are rejected. Migrations expand first, so a server can work with a newer schema than its own,
 unless a contracting migration raised ``schema_info.min_reader`` beyond it or marked the schema as
 incompatible. It starts on a newer one only if the operator allows it (``accept_newer_schema``), because
 it does not write the new columns; a running server continues. A lock held by the transaction serialises
@@ -43,16 +44,26 @@ def _migrations() -> Path:
     return Path(next(iter(fairserve.migrations.__path__)))
 
 
-def required_revision() -> int:
-    """Return the newest revision of this server's migrations, which is also the oldest accepted.
+def revisions() -> list[int]:
+    """Return the revisions of this server's migrations, with which the names of their files begin."""
+    return sorted(int(path.name[:4]) for path in _migrations().glob("versions/[0-9]*.py"))
 
-    The names of the files begin with their revisions.
-    """
-    return max(int(path.name[:4]) for path in _migrations().glob("versions/[0-9]*.py"))
+
+def required_revision() -> int:
+    """Return the newest revision of this server's migrations, which is also the oldest accepted."""
+    return revisions()[-1]
+
+
+def is_unreleased(revision: int) -> bool:
+    """Return whether a revision is of a version before the first release; no migration begins there."""
+    return 0 < revision < revisions()[0]
 
 
 def current_revision(engine: Engine) -> int:
-    """Return the revision of the database; 0 if it has none."""
+    """Return the revision of the database; 0 if it has none.
+
+    Raises SchemaError if the revision is not one of FairServe's releases.
+    """
     with engine.connect() as connection:
         return _revision(connection)
 
@@ -65,6 +76,12 @@ def _revision(connection: Connection) -> int:
     if not revision.isdecimal():
         raise SchemaError(
             f"the database has schema revision {revision!r}, which is not FairServe's"
+        )
+    if is_unreleased(int(revision)):
+        raise SchemaError(
+            f"the database has schema revision {int(revision)}, of a version before the first"
+            " release, and cannot be upgraded: start with a new data folder or database, and create"
+            " tenants, apps and keys in it"
         )
     return int(revision)
 
@@ -90,7 +107,7 @@ def downgrade(engine: Engine, revision: str) -> None:
     """
     wanted = 0 if revision == "base" else _number(revision)
     present = current_revision(engine)
-    if not 0 <= wanted < present:
+    if wanted not in (0, *revisions()) or wanted >= present:
         raise SchemaError(
             f"cannot downgrade to {revision}: the database is at {present}; allowed: base, or"
             f" a revision below {present}"

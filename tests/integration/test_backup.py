@@ -219,7 +219,7 @@ def test_a_bad_archive_changes_nothing(archive, tmp_path, command, damage, reaso
     assert entries(tmp_path / "data") == before
 
 
-def test_a_backup_of_a_newer_version_or_another_key_is_rejected(
+def test_a_backup_of_an_unsuitable_version_or_another_key_is_rejected(
     archive, tmp_path, command, monkeypatch
 ):
     monkeypatch.setenv("FAIRSERVE_SECRET_KEY", "x" * 40)
@@ -227,10 +227,14 @@ def test_a_backup_of_a_newer_version_or_another_key_is_rejected(
     assert code == 2
     assert "is not the key of the backup" in err
     monkeypatch.delenv("FAIRSERVE_SECRET_KEY")
-    monkeypatch.setattr(schema, "required_revision", lambda: 1)
-    code, _, err = command("restore", archive, "--data-dir", tmp_path / "copy")
-    assert code == 2
-    assert "this version knows up to 1: install FairServe" in err
+    for known, reason in (
+        (1, "this version knows up to 1: install FairServe"),
+        (9999, "of a version before the first release, and cannot be upgraded"),
+    ):
+        monkeypatch.setattr(schema, "revisions", lambda known=known: [known])
+        code, _, err = command("restore", archive, "--data-dir", tmp_path / "copy")
+        assert code == 2
+        assert reason in err
 
 
 def test_a_server_does_not_start_on_an_interrupted_restore(archive, tmp_path, command, monkeypatch):

@@ -105,7 +105,7 @@ def test_each_failure_is_found(tmp_path, doctor, monkeypatch):
     assert "for 384 client connections" in found["open files"]["found"]
     assert "hunter2" not in str(found)
     engine = connect(f"sqlite:///{folder / 'fairserve.sqlite3'}")
-    downgrade(engine, "17")
+    downgrade(engine, "base")
     engine.dispose()
     assert "run `fairserve db upgrade`" in doctor("--config", config)[1]["schema"]["found"]
 

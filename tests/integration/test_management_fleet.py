@@ -1,14 +1,13 @@
 """``/admin/cluster/workers`` and ``/aliases`` over HTTP, with workers that do not run."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from databases import ON_BOTH
 from processes import eventually
 from sqlalchemy import func, insert, select
 
 from fairserve.engine.wire.base import KvEndpoints
-from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.db.operations import AuditEntry
@@ -266,27 +265,6 @@ def test_a_drain_names_the_models_without_a_worker(management):
     models.drop("llama")
     answered = admin(management, "POST", f"{WORKERS}/w0/drain")["note"]
     assert answered == "no worker serves: calls get 503"
-
-
-@ON_BOTH
-def test_drains_of_earlier_revisions_are_migrated(engine):
-    """Author and time are kept if the audit log still has them."""
-    at = datetime(2026, 3, 1, 12, tzinfo=UTC)
-    schema.downgrade(engine, "10")
-    blank = {"kind": "vllm", "concurrency": 1, "created_at": at}
-    workers = [
-        blank | {"id": name, "url": name, "drained": drained}
-        for name, drained in (("a", True), ("b", False), ("c", True))
-    ]
-    drain = {"id": "au_1", "at": at, "actor": "sk-fs-a-1", "action": "worker.drain", "target": "a"}
-    with engine.begin() as connection:
-        connection.execute(insert(FleetWorker.__table__), workers)
-        connection.execute(insert(AuditEntry.__table__), [drain])
-    schema.upgrade(engine)
-    with engine.connect() as connection:
-        rows = connection.execute(select(FleetDrain.__table__).order_by("worker_id")).all()
-    assert rows == [("a", "sk-fs-a-1", at), ("c", None, None)]
-    schema.downgrade(engine, "10")
 
 
 @ON_BOTH

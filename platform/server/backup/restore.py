@@ -121,6 +121,11 @@ def _check(manifest: Manifest, settings: DbSettings) -> None:
             f"the backup has schema revision {manifest.schema_revision}, and this version knows up to"
             f" {newest}: install FairServe {manifest.version} or newer"
         )
+    if schema.is_unreleased(manifest.schema_revision):
+        raise ArchiveError(
+            f"the backup has schema revision {manifest.schema_revision}, of a version before the first"
+            f" release, and cannot be upgraded: restore it with FairServe {manifest.version}"
+        )
     if manifest.has_database and not settings.embedded_database:
         raise ArchiveError("the backup has an embedded database: restore it without database_url")
     if not manifest.has_database and settings.embedded_database:
