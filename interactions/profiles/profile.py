@@ -125,17 +125,12 @@ class AppProfile:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> AppProfile:
-        """Return the profile of plain JSON values; absent fields take their defaults.
-
-        Values stored under wider limits are cut to the current range.
-        """
+        """Return the profile of plain JSON values; absent fields take their defaults."""
         agents = plain.get("agents", {})
-        calls = plain.get("calls_per_interaction", 1.0)
         return cls(
             **{
                 **plain,
                 "stages": _stages(plain["stages"]),
-                "calls_per_interaction": min(calls, MOST_CALLS),
                 "agents": {agent: _stages(stages) for agent, stages in agents.items()},
                 "run_lengths": tuple(plain.get("run_lengths", ())),
             }
@@ -147,10 +142,7 @@ def _at(stages: Stages, number: int) -> StageProfile:
 
 
 def _stages(plain: list[dict[str, float]]) -> Stages:
-    return tuple(
-        StageProfile(**{name: min(value, MOST_TOKENS) for name, value in stage.items()})
-        for stage in plain
-    )
+    return tuple(StageProfile(**stage) for stage in plain)
 
 
 DEFAULT_PROFILE = AppProfile(stages=(StageProfile(1000.0, 0.0, 200.0),), calls_per_interaction=8.0)

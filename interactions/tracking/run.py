@@ -362,7 +362,7 @@ class Run:
         """Return the run of plain JSON values, the inverse of :meth:`to_plain`."""
         run = cls(plain["id"], tuple(plain["owner"]), time_of(plain["opened_age_s"], now_s))
         run.last_active_s = time_of(plain["idle_age_s"], now_s)
-        due_age = plain.get("due_age_s")
+        due_age = plain["due_age_s"]
         run.due_s = None if due_age is None else time_of(due_age, now_s)
         for name in (
             "single",
@@ -372,9 +372,9 @@ class Run:
             "closing",
             "closing_final",
             "deepest",
+            "declared",
         ):
             setattr(run, name, plain[name])
-        run.declared = plain.get("declared", False)  # absent in older snapshots
         for call_id, stage, parents in zip(
             plain["calls"], plain["stages"], plain["parents"], strict=True
         ):

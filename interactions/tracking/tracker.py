@@ -634,10 +634,10 @@ class Tracker:
             run = Run.from_plain(plain, now_s)
             until_s, kept = time_of(age, now_s), len(run) > 0
             self._dormant.put(run.owner, run.interaction_id, run, until_s, kept=kept)
-        for age, plain in state.get("continuable", ()):  # absent in older snapshots
+        for age, plain in state["continuable"]:
             run = Run.from_plain(plain, now_s)
             self._continuable.put(run.owner, run.interaction_id, run, time_of(age, now_s))
-        self._index.restore(state.get("index", []), now_s)
+        self._index.restore(state["index"], now_s)
 
 
 def _rank(run: Run) -> int | None:

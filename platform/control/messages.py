@@ -172,7 +172,7 @@ class CallRecord:
     extend_tokens: int = 0
     output_tokens: int = 0
     expected_output_tokens: int | None = None
-    """Prediction at its admission; None if it was not admitted, or in rows of older versions."""
+    """Prediction at its admission; None if it was not admitted."""
     service: float = 0.0
     """Linear cost, wp=1, wq=2 (ALGORITHMS section 1), cached tokens included."""
     queue_delay_s: float | None = None

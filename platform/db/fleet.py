@@ -28,8 +28,6 @@ class FleetWorker(Base):
     concurrency: Mapped[int]
     api_key_env: Mapped[str | None] = mapped_column(String(NAME_CHARS))
     """Name of an environment variable, never a key."""
-    drained: Mapped[bool]
-    """True if the worker has a :class:`FleetDrain`. Written for servers before revision 13, not read."""
     created_at: Mapped[datetime]
 
 
@@ -39,9 +37,9 @@ class FleetDrain(Base):
     __tablename__ = "fleet_drains"
 
     worker_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
-    drained_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
-    """Visible prefix of the key; null, like the time, in rows of older servers."""
-    drained_at: Mapped[datetime | None]
+    drained_by: Mapped[str] = mapped_column(String(NAME_CHARS))
+    """Visible prefix of the key, or the person."""
+    drained_at: Mapped[datetime]
 
 
 class FleetAlias(Base):

@@ -37,7 +37,7 @@ class Tenant(Base):
 
     id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     name: Mapped[str] = mapped_column(String(NAME_CHARS))
-    weight: Mapped[float] = mapped_column(default=1.0, server_default="1")
+    weight: Mapped[float] = mapped_column(default=1.0)
     """Weight of the tenant's calls: 2 is entitled to twice the service of 1."""
     levels: Mapped[TenantLevels | None] = mapped_column(String(32))
     """Levels of the tenant's clients; null: the system's."""
@@ -57,12 +57,10 @@ class App(Base):
     name: Mapped[str] = mapped_column(String(NAME_CHARS))
     calls_per_interaction: Mapped[float]
     idle_timeout_s: Mapped[float]
-    weight: Mapped[float] = mapped_column(default=1.0, server_default="1")
+    weight: Mapped[float] = mapped_column(default=1.0)
     """Weight of the app's calls, multiplied by those of the tenant and the user."""
-    profile_mode: Mapped[ProfileMode] = mapped_column(
-        String(16), default="learned", server_default="learned"
-    )
-    profile_version: Mapped[int] = mapped_column(default=0, server_default="0")
+    profile_mode: Mapped[ProfileMode] = mapped_column(String(16), default="learned")
+    profile_version: Mapped[int] = mapped_column(default=0)
     """Highest version in ``profile_versions``; 0 while there is none."""
     profile_looked_at: Mapped[datetime | None]
     """Time of the last evaluation of the app's calls for learning."""
@@ -130,9 +128,9 @@ class ApiKey(Base):
     secret_id: Mapped[str] = mapped_column(String(16))
     """Id of the secret key under which the hash was computed."""
     prefix: Mapped[str] = mapped_column(String(16))
-    name: Mapped[str] = mapped_column(String(NAME_CHARS), default="", server_default="")
+    name: Mapped[str] = mapped_column(String(NAME_CHARS), default="")
     """Display name of the key."""
-    role: Mapped[Role] = mapped_column(String(16), default="admin", server_default="admin")
+    role: Mapped[Role] = mapped_column(String(16), default="admin")
     """Role of an admin key; keys of tenants and apps have the default, which restricts nothing."""
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import JSON, BigInteger, Index, String, false
+from sqlalchemy import JSON, BigInteger, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from fairserve.interactions.tracking.run import RunState
@@ -95,22 +95,22 @@ class LedgerCall(Base):
     output_tokens: Mapped[int] = mapped_column(BigInteger)
     service: Mapped[float]
     expected_output_tokens: Mapped[int | None] = mapped_column(BigInteger)
-    """Output tokens predicted when the call was admitted; null before revision 7."""
+    """Output tokens predicted when the call was admitted; null if it was not."""
     queue_delay_s: Mapped[float | None]
     ttft_s: Mapped[float | None]
     duration_s: Mapped[float | None]
     worker: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
     served_model: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
-    """Model that the requested name, ``model``, resolved to; null before revision 2."""
+    """Model that the requested name, ``model``, resolved to; null if it resolved to none."""
     name: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
-    """The client's id of the call; null before revision 3, like ``parents``."""
-    parents: Mapped[list[str] | None] = mapped_column(JSON)
+    """The client's id of the call; null in a row that several calls share."""
+    parents: Mapped[list[str]] = mapped_column(JSON)
     """Names of its parent calls in the run."""
     wasted: Mapped[bool]
     charged: Mapped[bool]
-    estimated: Mapped[bool] = mapped_column(default=False, server_default=false())
+    estimated: Mapped[bool] = mapped_column(default=False)
     """The output tokens are a forecast: the call ended early, and its worker had reported none."""
-    cost: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    cost: Mapped[int] = mapped_column(BigInteger, default=0)
     """Nanounits of the currency; 0 for failed and uncharged calls."""
     price_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
     """Price from which ``cost`` was computed; null if the model had none."""
@@ -123,7 +123,7 @@ class ThrottlingEvent(Base):
     """A rejection: its reason, the limit and its usage, and the response. One row per rejected call.
 
     The columns from ``system`` to ``immune`` are the fields of ``RejectionContext``, the next ones those
-    of its budget; they are null before revision 12 and in rejections that do not have them.
+    of its budget; they are null in rejections that do not have them.
     """
 
     __tablename__ = "throttling_events"

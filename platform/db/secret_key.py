@@ -4,15 +4,13 @@ API keys are stored as hashes under the secret key. With another secret key ever
 although the server seems healthy. The database therefore stores an id of the secret key that reveals
 nothing about it, and a server with another key does not start. A rotation configures the former key
 beside the new one (``FAIRSERVE_SECRET_KEY_PREVIOUS``) and updates the id.
-
-Weakness: a database older than this check has no id; the ids of its API keys are checked instead.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import CursorResult, select, update
+from sqlalchemy import CursorResult, update
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.base import utc_now
@@ -50,7 +48,7 @@ def matching_secret_id(session: Session, settings: DbSettings) -> str | None:
     :func:`check_secret_key` does.
     """
     file = _key_file(settings)
-    if file is not None and not file.exists() and not _known_ids(session):
+    if file is not None and not file.exists() and _known_id(session) is None:
         if not settings.embedded_database:
             key_hasher(settings)  # raises: a shared database needs the setting
         return None
@@ -58,12 +56,12 @@ def matching_secret_id(session: Session, settings: DbSettings) -> str | None:
 
 
 def _matching_hasher(session: Session, settings: DbSettings) -> KeyHasher:
-    known = _known_ids(session)
+    known = _known_id(session)
     file = _key_file(settings)
-    if known and file is not None and not file.exists():
+    if known is not None and file is not None and not file.exists():
         raise SecretKeyError(_problem(f"the secret key {file} is missing"))
     hasher = key_hasher(settings)
-    if known and not known & set(hasher.secret_ids):
+    if known is not None and known not in hasher.secret_ids:
         where = "FAIRSERVE_SECRET_KEY" if file is None else f"the secret key {file}"
         raise SecretKeyError(_problem(f"{where} is not the key of this database"))
     return hasher
@@ -77,8 +75,8 @@ def replace_secret_key(sessions: SessionFactory, settings: DbSettings) -> tuple[
     """
     with sessions.begin() as session:
         hasher = key_hasher(settings)
-        known = _known_ids(session)
-        if not known or known & set(hasher.secret_ids):
+        known = _known_id(session)
+        if known is None or known in hasher.secret_ids:
             raise SecretKeyError(
                 "the API keys in the database were hashed with the current secret key: nothing is lost"
             )
@@ -94,13 +92,10 @@ def replace_secret_key(sessions: SessionFactory, settings: DbSettings) -> tuple[
     return revoked.rowcount, admin.plain
 
 
-def _known_ids(session: Session) -> set[str]:
-    """Return the recorded id of the secret key; without a record, the ids of the valid API keys."""
+def _known_id(session: Session) -> str | None:
+    """Return the recorded id of the secret key; None before the first start."""
     fact = session.get(InstallationFact, _FACT)
-    if fact is not None:
-        return {fact.value}
-    valid = select(ApiKey.secret_id).where(ApiKey.revoked_at.is_(None)).distinct()
-    return set(session.scalars(valid))
+    return None if fact is None else fact.value
 
 
 def _remember(session: Session, hasher: KeyHasher) -> None:

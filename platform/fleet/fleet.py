@@ -47,11 +47,11 @@ class FleetPart:
 
 @dataclass(frozen=True, slots=True)
 class DrainNote:
-    """Author and time of a drain; None if unknown."""
+    """Author and time of a drain."""
 
-    by: str | None = None
+    by: str
     """Visible prefix of the author's key."""
-    at: datetime | None = None
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class FleetChanges:
         if repository.count_workers(self._session) >= MAX_WORKERS:
             raise ConflictError(f"the limit of {MAX_WORKERS} workers is reached; remove one first")
         self._check(FleetPart(workers=(body.spec(),)), self._desired)
-        row = FleetWorker(**body.model_dump(), drained=False, created_at=utc_now())
+        row = FleetWorker(**body.model_dump(), created_at=utc_now())
         self._session.add(row)
         self._delete_drain(row.id)
         self._session.flush()
@@ -92,9 +92,6 @@ class FleetChanges:
 
     def _notify_drained(self, worker: DesiredWorker, *, drained: bool) -> None:
         worker_id, source = worker.spec.worker_id, worker.source
-        row = self._session.get(FleetWorker, worker_id)
-        if row is not None:
-            row.drained = drained
         self._session.flush()
         before, after = ({"source": source, "drained": each} for each in (not drained, drained))
         self._record("worker.drain" if drained else "worker.undrain", worker_id, before, after)

@@ -1,6 +1,6 @@
 """Explain a rejection in sentences: the limit, the load, the state of its run, and the retry time.
 
-The sentences use only fields of the event: events from before revision 12 have neither load nor run.
+The sentences use only fields of the event; a rejection before control has neither load nor run.
 ``REASONS`` has every reason that the core or control can produce.
 """
 

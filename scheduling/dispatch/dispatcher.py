@@ -481,7 +481,7 @@ class Dispatcher:
         self.tracker.restore(state["tracker"], now_s)
         self.admission.restore(state["admission"], now_s)
         if self.newcomers is not None:
-            self.newcomers.restore(state.get("newcomers") or {}, now_s)
+            self.newcomers.restore(state["newcomers"], now_s)
         pools: dict[str, ModelPool] = {}
         for model, plain in state["pools"].items():
             unnamed = self.first if not (self.pools or pools) else self.new_pool()

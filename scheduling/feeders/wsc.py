@@ -588,7 +588,7 @@ class WscFeeder:
         self._active_runs.restore(state["under_way"], self._falls)
         self._charges.restore(state["dispatched"])
         self._batch = dict(state["batch"])
-        self._cap.restore(state.get("weight_cap", {}))
+        self._cap.restore(state["weight_cap"])
         for path, call_id, seq, bypassed in state["queue"]:
             node = self._counters.client(tuple(path))
             self._place(_Queued(calls[call_id], node, seq, bypassed))

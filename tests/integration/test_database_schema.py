@@ -33,7 +33,8 @@ HEAD = schema.required_revision()
 def test_upgrade_creates_the_tables_of_the_models(empty):
     schema.upgrade(empty)
     with empty.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        options = {"compare_type": True, "compare_server_default": True}
+        context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, metadata) == []
         found = inspect(connection)
         checks = {(t, c["name"]) for t in metadata.tables for c in found.get_check_constraints(t)}

@@ -170,13 +170,6 @@ def test_a_lost_secret_key_is_not_replaced(start_error, settings, lost):
     assert f"the secret key {lost} is not the key" in start_error(*serve(settings))
 
 
-def test_a_lost_secret_key_is_detected_by_stored_keys(start_error, settings, made, lost):
-    with made.begin() as connection:
-        connection.execute(text("DELETE FROM installation_facts"))
-    assert f"the secret key {lost} is missing" in start_error(*serve(settings))
-    assert not lost.exists()
-
-
 def test_a_lost_secret_key_can_be_replaced(start_error, settings, made, lost, capfd):
     where = ("--data-dir", str(settings.db.data_dir))
     assert cli.main(["db", "replace-secret-key", *where]) == 0

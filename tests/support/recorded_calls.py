@@ -1,6 +1,5 @@
 """Handmade ended calls, with their recording and its export."""
 
-import re
 from array import array
 
 from fairserve.platform.reporting.traffic.export import export
@@ -8,7 +7,6 @@ from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import (
     SegmentWriter,
     read_recording,
-    segment_paths,
 )
 
 BLOCK = 4
@@ -50,21 +48,6 @@ def exported(folder, *calls, since_at=0.0):
     found, block_tokens, damaged = read_recording(folder, since_at)
     assert (block_tokens, damaged) == (BLOCK, 0)
     return export(found, block_tokens, since_at)
-
-
-def without_parents(line):
-    """Return a line in the form from before parents were recorded."""
-    return re.sub(rb'"deps":\[[^]]*\]', b'"deps":null', line)
-
-
-def exported_without_parents(folder, *calls):
-    """Return ``exported`` of a recording from before parents were recorded."""
-    writer(folder).write(list(calls))
-    [path] = segment_paths(folder)
-    path.write_bytes(without_parents(path.read_bytes()))
-    found, block_tokens, damaged = read_recording(folder, 0.0)
-    assert (block_tokens, damaged) == (BLOCK, 0)
-    return export(found, block_tokens, 0.0)
 
 
 def graph(result):

@@ -1,9 +1,8 @@
 """Convert a recording into a trace: runs, dependencies, gaps, and small chained block ids.
 
-A call depends on its parents, named by its client or inferred by the tracker. In recordings without
-parents it depends on the calls of the previous stage that had ended at its arrival. The gap is the time
-from the last end of these to its arrival. Calls without output (cancelled, failed before the first
-token) are omitted, and their dependents inherit their dependencies.
+A call depends on its parents, named by its client or inferred by the tracker. The gap is the time from
+the last end of these to its arrival. Calls without output (cancelled, failed before the first token) are
+omitted, and their dependents inherit their dependencies.
 
 Runs that began before the requested time are omitted, as are runs with missing calls, which were deleted
 with their segment or never written; gaps in the stages of the recorded calls reveal them.
@@ -106,19 +105,13 @@ def _interaction(
 def _dependencies(run: Sequence[RecordedCall]) -> dict[str, list[str]] | None:
     """Return the dependencies of each call; None if a call is missing. ``run`` is sorted by start."""
     stages = {call.call: call.stage for call in run}
-    begun: dict[int, list[RecordedCall]] = {}  # by stage
     deps: dict[str, list[str]] = {}
     for call in run:
-        if call.deps is not None:
-            own = list(dict.fromkeys(call.deps))
-            if any(dep not in stages for dep in own):
-                return None
-        else:
-            before = begun.get(call.stage - 1, ())
-            own = [other.call for other in before if other.end_at <= call.begin_at]
+        own = list(dict.fromkeys(call.deps))
+        if any(dep not in stages for dep in own):
+            return None
         if call.stage != 1 + max((stages[dep] for dep in own), default=0):
             return None
-        begun.setdefault(call.stage, []).append(call)
         deps[call.call] = own
     return deps
 

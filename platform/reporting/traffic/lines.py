@@ -57,8 +57,8 @@ class RecordedCall:
     run: str
     opened_at: float
     call: str
-    deps: tuple[str, ...] | None
-    """Parents of the call; None in recordings without parents."""
+    deps: tuple[str, ...]
+    """Parents of the call."""
     stage: int
     tenant: str
     app: str
@@ -174,12 +174,11 @@ def _decoded(line: bytes, before: Sequence[RecordedCall | None]) -> RecordedCall
         like = before[number]
         if like is None:
             raise ValueError("the line refers to a damaged line")
-    deps = value["deps"]
     return RecordedCall(
         run=value["run"],
         opened_at=value["opened"],
         call=value["call"],
-        deps=None if deps is None else tuple(deps),
+        deps=tuple(value["deps"]),
         stage=value["stage"],
         tenant=value["tenant"],
         app=value["app"],

@@ -42,7 +42,7 @@ class Window(NamedTuple):
     end_s: int
 
 
-SERVED_MODEL = func.coalesce(func.nullif(LedgerCall.served_model, ""), LedgerCall.model)
+SERVED_MODEL = func.coalesce(LedgerCall.served_model, LedgerCall.model)
 """Model to which a call is attributed."""
 _SPENT = {
     "input": LedgerCall.input_tokens,

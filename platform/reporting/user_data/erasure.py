@@ -159,12 +159,12 @@ class Rewriting:
         changes = []
         for row in page:
             texts = self._new.texts(
-                row.app_id, row.interaction_id, row.call_id, row.name, row.parents or ()
+                row.app_id, row.interaction_id, row.call_id, row.name, row.parents
             )
             changes.append(
                 {"call_id": row.call_id, "user_id": self._new.pseudonym}
                 | texts
-                | {"parents": None if row.parents is None else list(texts["parents"])}
+                | {"parents": list(texts["parents"])}
             )
         _update(session, LedgerCall, changes)
         mark_rows(session, map(_plain, page), "accepted_at")

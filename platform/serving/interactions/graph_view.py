@@ -162,7 +162,7 @@ def _calls(ended: Sequence[GraphRow], live: Iterable[CallView]) -> list[ShownNod
     nodes = [
         ShownNode(
             name=call.name or call.call_id,
-            parents=call.parents or (),
+            parents=call.parents,
             stage=call.stage,
             begin_s=accepted_at - first_at,
             duration_s=call.duration_s or 0.0,

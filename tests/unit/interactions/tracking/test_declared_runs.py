@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from virtual_cluster import make_call
 
 from fairserve.interactions import errors
-from fairserve.interactions.call import Call, call_from_plain, call_to_plain
+from fairserve.interactions.call import call_from_plain, call_to_plain
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.tracking.run import RestoredCall, RestoredRun
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
@@ -209,13 +209,8 @@ def test_a_restored_ordinary_run_ends_by_idling():
 # --- fields of a call -----------------------------------------------------------------------------
 
 
-def test_a_call_survives_json_and_older_json_is_read():
+def test_a_call_survives_json():
     call = make_call("a", declared=True, declared_output_tokens=7, remaining_tokens=2.5)
     plain = json.loads(json.dumps(call_to_plain(call)))
     back = call_from_plain(plain)
     assert (back.declared, back.declared_output_tokens, back.remaining_tokens) == (True, 7, 2.5)
-    for name in ("declared", "declared_output_tokens", "remaining_tokens"):
-        del plain[name]
-    old = call_from_plain(plain)
-    assert isinstance(old, Call)
-    assert (old.declared, old.declared_output_tokens, old.remaining_tokens) == (False, 0, 0.0)

@@ -17,7 +17,7 @@ from fairserve.scheduling.rejection_context import RejectionContext
 ROOT = Path(fairserve.__file__).parents[2]
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOTHING = dict.fromkeys(EventOut.model_fields)
-OLD = NOTHING | {
+BARE = NOTHING | {
     "call_id": "c",
     "at": AT,
     "tenant": "tn_a",
@@ -26,7 +26,7 @@ OLD = NOTHING | {
     "interaction_id": "run",
     "mid_run": False,
 }
-"""Minimal fields of an event from before revision 12."""
+"""Minimal fields of an event, without load and run."""
 LOAD = {
     "system": "fairserve",
     "overloaded": True,
@@ -232,7 +232,7 @@ CASES = {
 
 
 def event(reason, *more):
-    values = OLD | {"reason": reason}
+    values = BARE | {"reason": reason}
     for each in more:
         values |= each
     return EventOut(**values)

@@ -9,9 +9,7 @@ from recorded_calls import (
     OPENED_AT,
     ended,
     exported,
-    exported_without_parents,
     graph,
-    without_parents,
     writer,
 )
 
@@ -26,32 +24,6 @@ from fairserve.platform.reporting.traffic.lines import (
 )
 from fairserve.platform.reporting.traffic.segments import read_recording
 from fairserve.scheduling.locality.block_keys import BlockHasher
-
-
-def test_without_recorded_parents_a_call_depends_on_the_previous_stage(tmp_path):
-    result = exported_without_parents(
-        tmp_path,
-        ended("plan", 0.0, 2.0),
-        ended("left", 2.5, 6.0, stage=2),
-        ended("right", 3.0, 4.0, stage=2),
-        ended("join", 7.0, 8.0, stage=3),
-    )
-    assert graph(result) == {
-        "1": ([], 0.0),
-        "2": (["1"], 0.5),
-        "3": (["1"], 1.0),
-        "4": (["2", "3"], 1.0),
-    }
-    [run] = result.trace.interactions
-    assert run.arrival_s == 0.0
-
-
-def test_transitive_dependencies_are_omitted(tmp_path):
-    chain = [ended(f"c{n}", n, n + 0.5, stage=n + 1) for n in range(4)]
-    assert graph(exported_without_parents(tmp_path, *chain)) == {
-        "1": ([], 0.0),
-        **{str(n): ([str(n - 1)], 0.5) for n in (2, 3, 4)},
-    }
 
 
 def test_recorded_parents_are_kept(tmp_path):
@@ -94,9 +66,8 @@ def test_children_of_an_omitted_call_depend_on_its_parents(tmp_path):
 
 def test_a_run_with_a_missing_call_is_omitted(tmp_path):
     calls = [ended("b", 1.0, 2.0, run="cut", deps=["a"], stage=2), ended(run="whole")]
-    for name, export_of in (("now", exported), ("before", exported_without_parents)):
-        result = export_of(tmp_path / name, *calls)
-        assert (len(result.trace), result.incomplete_runs) == (1, 1)
+    result = exported(tmp_path, *calls)
+    assert (len(result.trace), result.incomplete_runs) == (1, 1)
 
 
 def test_earlier_runs_are_omitted_and_arrivals_count_from_the_first(tmp_path):
@@ -188,14 +159,14 @@ def test_ids_agree_with_the_prompts(known, prompts):
 
 
 @st.composite
-def runs(draw, some_parents):
-    """Draw the calls of one run in virtual time; each waits for some or all of the ended ones."""
+def runs(draw):
+    """Draw the calls of one run in virtual time; each waits for some of the ended ones."""
     begins = draw(st.lists(st.integers(0, 50), min_size=1, max_size=12, unique=True))
     calls, ends, stages = [], {}, {}
     for begin in sorted(begins):
         name = f"c{begin}"
         over = [other for other in ends if ends[other] <= begin]
-        deps = draw(st.lists(st.sampled_from(over), unique=True)) if some_parents and over else over
+        deps = draw(st.lists(st.sampled_from(over), unique=True)) if over else []
         stages[name] = 1 + max((stages[other] for other in deps), default=0)
         ends[name] = begin + draw(st.integers(1, 20)) + 0.5
         calls.append(ended(name, begin, ends[name], deps=deps, stage=stages[name]))
@@ -214,22 +185,13 @@ def exported_run(calls, lines_of):
     return list(zip(calls, parents, strict=True))
 
 
-@given(runs(some_parents=True), st.randoms())
+@given(runs(), st.randoms())
 def test_the_graph_of_a_run_is_reconstructed(calls, rng):
     """The calls may end in any order."""
     encoder = LineEncoder(Pseudonyms(b"salt"))
     lines_of = [encoder.line(call) for call in rng.sample(calls, len(calls))]
     for call, parents in exported_run(calls, lines_of):
         assert tuple(parent.call for parent in parents) == call.deps
-
-
-@given(runs(some_parents=False), st.randoms())
-def test_stages_are_reconstructed_without_recorded_parents(calls, rng):
-    encoder = LineEncoder(Pseudonyms(b"salt"))
-    lines_of = [without_parents(encoder.line(call)) for call in rng.sample(calls, len(calls))]
-    for call, parents in exported_run(calls, lines_of):
-        assert {parent.call for parent in parents} <= set(call.deps)
-        assert {parent.stage for parent in parents} == ({call.stage - 1} - {0})
 
 
 def test_the_trace_survives_a_round_trip(tmp_path):

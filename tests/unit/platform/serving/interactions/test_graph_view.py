@@ -117,11 +117,6 @@ def test_a_reused_name_belongs_to_the_later_call():
     assert found.edges == [("a", "b")]
 
 
-def test_older_rows_have_no_names_and_no_parents():
-    found = graph([row("old", None, name=None, served_model=None)])
-    assert [(node.id, node.model) for node in found.nodes] == [("id-old-0.0", "m")]
-
-
 def test_a_run_without_calls_is_empty():
     found = graph()
     assert (found.nodes, found.stages, found.critical_path.calls) == ([], 0, [])
