@@ -48,16 +48,16 @@ _CALLS = f"""
     )
     INSERT INTO ledger_calls (call_id, tenant_id, app_id, user_id, model, interaction_id, stage,
         outcome, accepted_at, ended_at, input_tokens, system_tokens, cached_tokens, extend_tokens,
-        output_tokens, service, queue_delay_s, ttft_s, duration_s, worker, served_model, wasted,
-        charged, cost, price_id, error)
+        output_tokens, service, queue_delay_s, ttft_s, duration_s, worker, served_model, parents,
+        wasted, charged, estimated, cost, price_id, error)
     SELECT 'call_' || run || '_' || step, tenant_id, app_id, user_id, model, interaction_id, step,
         outcome, accepted_at, accepted_at + interval '5 seconds', ran * input_tokens, ran * 100,
         ran * input_tokens / 2, ran * input_tokens / 2, done * output_tokens,
         ran * (input_tokens + 100) + 2 * done * output_tokens,
         CASE WHEN ran = 1 THEN -ln(1 - random()) * 0.2 END,
         CASE WHEN done = 1 THEN 0.1 - ln(1 - random()) * 0.4 END,
-        CASE WHEN done = 1 THEN 5 END, 'w0', model, outcome = 'failed', true,
-        done * (input_tokens * 150 + output_tokens * 600), 'price_1', ''
+        CASE WHEN done = 1 THEN 5 END, 'w0', model, '[]', outcome = 'failed', true,
+        false, done * (input_tokens * 150 + output_tokens * 600), 'price_1', ''
     FROM counted
 """  # noqa: S608
 _REFUSALS = """
@@ -93,9 +93,10 @@ _OWNERS = """
     FROM generate_series(0, CAST(:tenants AS bigint) - 1) AS n
 """
 _APPS = """
-    INSERT INTO apps (id, tenant_id, name, calls_per_interaction, idle_timeout_s, weight, created_at)
+    INSERT INTO apps (id, tenant_id, name, calls_per_interaction, idle_timeout_s, weight, profile_mode,
+        profile_version, created_at)
     SELECT 'app_' || lpad(n::text, 2, '0'), 'tn_' || lpad((n % :tenants)::text, 2, '0'),
-        'App ' || n, :calls, 300, 1 + n % 2, now()
+        'App ' || n, :calls, 300, 1 + n % 2, 'learned', 0, now()
     FROM generate_series(0, CAST(:apps AS bigint) - 1) AS n
 """
 _PROFILES = """

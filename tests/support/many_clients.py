@@ -22,8 +22,9 @@ _OWNERS = """
     SELECT printf('tn_%02d', n), 'Tenant ' || n, 1, :now FROM numbers WHERE n < 20;
 """
 _APPS = """
-    INSERT INTO apps (id, tenant_id, name, calls_per_interaction, idle_timeout_s, created_at)
-    SELECT printf('app_%02d', n), printf('tn_%02d', n % 20), 'App ' || n, 2, 300, :now
+    INSERT INTO apps (id, tenant_id, name, calls_per_interaction, idle_timeout_s, weight, profile_mode,
+        profile_version, created_at)
+    SELECT printf('app_%02d', n), printf('tn_%02d', n % 20), 'App ' || n, 2, 300, 1, 'learned', 0, :now
     FROM numbers WHERE n < 60;
 """
 _STAGES = """
@@ -51,11 +52,11 @@ _RUNS = f"""
 _CALLS = f"""
     INSERT INTO ledger_calls (call_id, tenant_id, app_id, user_id, model, interaction_id, stage,
         outcome, accepted_at, ended_at, input_tokens, system_tokens, cached_tokens, extend_tokens,
-        output_tokens, service, queue_delay_s, ttft_s, duration_s, worker, served_model, wasted,
-        charged, error)
+        output_tokens, service, queue_delay_s, ttft_s, duration_s, worker, served_model, parents,
+        wasted, charged, estimated, cost, error)
     {_RUN} SELECT 'call_' || n || '_' || step, tenant, app, user, 'model', 'run_' || n, step,
         iif(n / 20 % 20 = 0 AND step = 2, 'refused', 'completed'), opened, ended, 600, 100, 300, 400,
-        200, 1100, 0.1, 0.3, 4, 'w0', 'model', n / 20 % 20 < 2, 1, ''
+        200, 1100, 0.1, 0.3, 4, 'w0', 'model', '[]', n / 20 % 20 < 2, 1, 0, 0, ''
     FROM runs, (SELECT 1 AS step UNION ALL SELECT 2)
 """
 _REFUSALS = """

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from fairserve.platform.fleet.running_fleet import RunningFleet
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 A, B = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b")
-NOTE = DrainNote("sk-fs-a-1")
+NOTE = DrainNote("sk-fs-a-1", datetime(2026, 3, 1, tzinfo=UTC))
 
 
 def stored(*workers, drained=""):
