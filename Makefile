@@ -26,7 +26,7 @@ help:
 	@echo "make demo   run agents against fcfs, rpm, cache-aware and fairserve, and compare (under 3 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
 	@echo "make test   run all tests but the deep ones"
-	@echo "make test-deep  run long simulations and benchmarks, and every property with many examples"
+	@echo "make test-deep  run long simulations and benchmarks, every property with many examples, and mutations"
 	@echo "make check  lint, types, layering, and whether reports are as new as the code"
 	@echo "make architecture  draw the imports of the rooms anew in docs/architecture.md"
 	@echo "make lock   write requirements.lock anew, after a change of constraints.txt"
@@ -78,9 +78,11 @@ serve: $(DEMO_STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-# A failure prints the line that repeats it; the failing example becomes a test of its own.
+# A failure prints the line that repeats it; the failing example becomes a test of its own. The mutations
+# are those of tests/mutations/report.md: a lower share found is a failure.
 test-deep: $(STAMP)
 	$(BIN)/python -m pytest --deep -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python tests/mutations/run.py --least LEAST
 
 # The file names all versions, so nothing is resolved. Only what servers import is compiled, a quarter of it all,
 # and here: their six processes start together, and each would compile all of it.

@@ -236,6 +236,31 @@ def test_the_app_limit_is_checked_second():
     assert (decision.admitted, decision.scope, decision.count) == (False, "app", 6)
 
 
+def test_of_two_limits_the_users_is_named_and_the_later_time_to_retry():
+    throttle = THROTTLES["oit"]()
+    for number, user in enumerate((9, 9, 9, 1, 1)):
+        take(throttle, arrival(user, app_rpm=2), float(number))
+    decision = take(throttle, arrival(9, app_rpm=2), 5.0)
+    assert (decision.scope, decision.limit, decision.count, decision.certain) == (
+        "user",
+        3,
+        4,
+        True,
+    )
+    assert decision.retry_after_s == 59.0, "the app's calls free its limit last"
+
+
+@pytest.mark.parametrize("name", ["oit", "rpm"])
+def test_idle_keys_are_forgotten(name):
+    throttle = THROTTLES[name]()
+    empty = throttle.snapshot(0.0)
+    take(throttle, arrival(1, user_rpm=1), 0.0)
+    throttle.forget_idle(30.0)
+    assert throttle.snapshot(30.0) != empty
+    throttle.forget_idle(62.0)
+    assert throttle.snapshot(62.0) == empty
+
+
 def test_rpm_has_scopes_and_a_fixed_window():
     both = THROTTLES["rpm"](scope="both")
     for number in range(2):
@@ -288,6 +313,11 @@ def test_the_overload_detector_has_hysteresis():
 def test_invalid_options_name_the_allowed_values():
     with pytest.raises(ValueError, match="scope is 'all'; allowed: user, app, both"):
         THROTTLES["rpm"](scope="all")
+    with pytest.raises(ValueError, match="window is 'day'; allowed: sliding, fixed"):
+        THROTTLES["rpm"](window="day")
+    for name in ("oit", "rpm"):
+        with pytest.raises(ValueError, match="window_s is 0; allowed: over 0"):
+            THROTTLES[name](window_s=0)
     with pytest.raises(ValueError, match="user_rpm is 0"):
         Limits(user_rpm=0)
     with pytest.raises(KeyError, match="unknown throttle 'x'; known: none, rpm, oit"):

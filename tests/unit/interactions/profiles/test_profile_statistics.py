@@ -67,6 +67,10 @@ def random_calls(rng, number):
     ]
 
 
+def test_tokens_of_a_call_are_those_of_prompt_and_output():
+    assert seen(5, system=300, output=7).tokens == 312
+
+
 @pytest.mark.parametrize("number", range(20))
 def test_figures_equal_those_of_plain_python(number):
     rng = random.Random(number)

@@ -6,6 +6,7 @@ from programs import DIAMOND, MAPPED, ids, node, program, states
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.programs.program import ProgramLimits
 from fairserve.interactions.programs.program_run import ProgramRun, TaskError
+from fairserve.interactions.programs.program_task import call_name
 
 
 def test_a_diamond_runs_in_order():
@@ -160,6 +161,10 @@ def test_a_task_is_retried_while_retries_are_left():
     assert (run.nodes["a"].state, run.nodes["a"].reason) == ("failed", "gone again")
     assert (run.nodes["b"].state, run.nodes["b"].reason) == ("skipped", "'a' failed")
     assert (run.state, run.result) == ("failed", {"b": None})
+
+
+def test_a_call_has_the_number_of_its_attempt_from_the_second():
+    assert [call_name("a[1]", attempt) for attempt in (1, 2)] == ["a[1]", "a[1]~2"]
 
 
 def test_a_final_failure_is_not_retried():
