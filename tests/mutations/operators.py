@@ -3,12 +3,8 @@
 Comparisons move by one or are negated, as are conditions; ``and`` and ``or``, ``+`` and ``-``, ``*`` and
 ``/``, ``min`` and ``max`` are swapped; numbers and truth values change; statements and results go.
 Texts, annotations, decorators, imports, assertions and the messages of errors stay as they are.
-
-Weakness: some mutations change nothing that can be observed, such as ``<=`` for ``<`` between times that
-are never equal. They count as not found.
+Weakness: mutations that change nothing that can be observed count as not found.
 """
-
-from __future__ import annotations
 
 import ast
 from collections import Counter
@@ -36,8 +32,7 @@ class Mutation:
     """Function, old and new text; no line number, so that changes elsewhere do not rename it."""
     parent: ast.AST
     field: str
-    index: int | None
-    """Position in the field's list; None if the field has one node."""
+    index: int | None  # in the field's list; None if the field has one node
     new: ast.AST
 
     def put(self, node: ast.AST) -> ast.AST:
@@ -87,10 +82,8 @@ def _replacements(node: ast.AST, field: str) -> Iterator[ast.AST]:
             yield from (ast.AugAssign(target, other(), value) for other in _SWAPS.get(type(op), ()))
         case ast.UnaryOp(ast.Not(), operand):
             yield operand
-        case ast.Constant(bool() as value):
-            yield ast.Constant(not value)
         case ast.Constant(int() | float() as value):
-            yield ast.Constant(value + 1)
+            yield ast.Constant(not value if isinstance(value, bool) else value + 1)
         case ast.Name("min" | "max" as name):
             yield ast.Name("max" if name == "min" else "min", ast.Load())
         case ast.Return(ast.AST()):

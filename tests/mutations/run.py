@@ -2,13 +2,9 @@
 
 A process is forked for each mutation of the sample. It compiles the mutated module in place of its file,
 runs the module's tests until one fails, and is killed after ten times the CPU seconds that they take
-without a mutation. A mutation is in the sample if the hash of its name is below the share, so that a
-change of the code keeps the rest of the sample. Exit status 1: a score below ``--least``.
-
-Weakness: processes that the tests start have no mutation.
+without a mutation. The hash of its name puts a mutation into the sample, so that a change of the code
+keeps the rest. Exit status 1: a score below ``--least``. Weakness: processes of the tests do not see it.
 """
-
-from __future__ import annotations
 
 import argparse
 import ast
@@ -114,8 +110,7 @@ class Run:
         """Return the percentage of tested mutations that were found, and the report."""
         total: Counter[str] = sum(self.counts.values(), Counter())
         score = 100 * total["found"] / max(1, total["tested"])
-        lines = [f"{score:.1f} % of the tested mutations are found.\n"]
-        lines += ["| module | mutations | tested | found |\n|---|---|---|---|"]
+        lines = ["| module | mutations | tested | found |\n|---|---|---|---|"]
         for module, count in [*sorted(self.counts.items()), ("all", total)]:
             lines += [f"| {module} | {count['all']} | {count['tested']} | {count['found']} |"]
         return score, "\n".join([*lines, "\nNot found:\n", *sorted(self.survivors)])
@@ -139,7 +134,7 @@ def main() -> int:
                 run.test(module, tree, each, tests)
     run.finish()
     score, report = run.report()
-    print(report)
+    print(f"{score:.1f} % of the tested mutations are found.\n\n{report}")
     return int(score < given.least)
 
 

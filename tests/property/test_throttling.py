@@ -166,6 +166,14 @@ def test_a_user_is_new_again_after_a_day_without_a_call():
     assert [throttle.check(of_new(user), now_s).admitted for user in (1, 2)] == [True, False]
 
 
+def test_a_user_is_new_again_from_the_end_of_the_day():
+    users = new_users.NewUsers()
+    users.called("t", "app", "ann", 1, 0.0, admitted=True)
+    days_end_s = new_users.RETENTION_S
+    found = [users.is_new("app", "ann", now_s) for now_s in (days_end_s - 1, days_end_s)]
+    assert found == [False, True]
+
+
 def test_remembered_users_are_bounded(monkeypatch):
     monkeypatch.setattr(new_users, "MAX_USERS", 30)
     known = new_users.NewUsers()

@@ -63,6 +63,15 @@ def test_an_idle_run_ends_with_the_outcome_of_its_last_call(outcome, requested_t
     assert life.expire(10 * IDLE_S) == []
 
 
+def test_a_run_whose_waiting_call_was_rejected_ends_as_throttled_after_its_idle_time():
+    life = Life()
+    life.call("a")
+    life.tracker.withdraw(life.begin("b", now_s=1.0), PROFILE, 4.0)
+    assert life.expire(4.0 + IDLE_S - 0.1) == []
+    (end,) = life.expire(4.0 + IDLE_S)
+    assert summary(end) == ("aborted", "throttled", 10)
+
+
 def test_received_tool_results_are_not_missing():
     life = Life()
     life.call("a", requested_tools=True)
