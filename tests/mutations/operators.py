@@ -86,7 +86,7 @@ def _replacements(node: ast.AST, field: str) -> Iterator[ast.AST]:
             yield ast.Constant(not value if isinstance(value, bool) else value + 1)
         case ast.Name("min" | "max" as name):
             yield ast.Name("max" if name == "min" else "min", ast.Load())
-        case ast.Return(ast.AST()):
+        case ast.Return(ast.AST() as value) if ast.unparse(value) != "None":
             yield ast.Return(ast.Constant(None))
     if field == "test" and not isinstance(node, ast.Compare | ast.UnaryOp):
         yield ast.UnaryOp(ast.Not(), node)

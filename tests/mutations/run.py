@@ -119,7 +119,7 @@ class Run:
 def main() -> int:
     """Test the sample and print the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--share", type=float, default=0.02)
+    parser.add_argument("--share", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=("",))
     parser.add_argument("--least", type=float, default=0.0)

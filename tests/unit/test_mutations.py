@@ -25,6 +25,8 @@ def f(a, b, *, strict=True):
         a.seen += 1
         a.last = min(each, b)
         c = each
+        if c:
+            return None
     return c
 '''
 EXPECTED = """
@@ -41,6 +43,7 @@ f: a.seen += 1 -> pass
 f: 1 -> 2
 f: a.last = min(each, b) -> pass
 f: min -> max
+f: c -> not c
 f: return c -> return None
 """
 
