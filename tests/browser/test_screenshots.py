@@ -18,6 +18,8 @@ from console_load import LIMIT, SMALL, Flood
 from page_server import PageServer
 from PIL import Image
 
+from fairserve.platform.console.rendering import ADMIN_PAGES
+
 LONG = "look/" + "long" * 20
 """An id that needs a line break."""
 PICTURES = {
@@ -73,23 +75,16 @@ def pages(server):
     tenant = app["tenant_id"]
     runs = f"/console/interactions/{tenant}/{app['id']}"
     return {
-        "overview": "/console/overview",
-        "throttling": "/console/throttling",
-        "refusals": "/console/refusals",
+        **{name: path for name, _, path in ADMIN_PAGES},
         "why-refused": f"/console/refusals/{newest['call_id']}",
-        "clients": "/console/clients",
         "client": path_of(app, "flooder-0"),
         "odd-client": path_of(app, ODD),
         "tenants": "/console/clients/tenants",
         "tenant": f"/console/clients/tenants/{tenant}",
         "apps": "/console/clients/apps",
         "app": f"/console/clients/apps/{app['id']}",
-        "interactions": "/console/interactions",
         "run": f"{runs}/report",
         "long-run": f"{runs}/{LONG.replace('/', '%2F')}",
-        "usage": "/console/usage",
-        "cluster": "/console/cluster",
-        "audit": "/console/audit",
         "sign-in": "/console/sign-in",
     }
 
