@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceError, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
 
 ABUSIVE = "abusive"
 WELL_BEHAVED = "well-behaved"
@@ -173,7 +173,7 @@ def merge(traces: Sequence[Trace], *, name: str = "") -> Trace:
     sizes = [trace.block_tokens for trace in traces if _end_of_ids(trace)]
     block_tokens = math.gcd(*sizes) if sizes else min(trace.block_tokens for trace in traces)
     names = [trace.name for trace in traces]
-    interactions: list[TraceInteraction] = []
+    interactions: list[Interaction] = []
     shift = 0
     for number, trace in enumerate(traces, start=1):
         prefix = trace.name if names.count(trace.name) == 1 else f"{trace.name}-{number}"
@@ -186,9 +186,7 @@ def merge(traces: Sequence[Trace], *, name: str = "") -> Trace:
     return Trace(name or "+".join(names), block_tokens, ()).with_interactions(interactions)
 
 
-def _rebased(
-    interaction: TraceInteraction, prefix: str, factor: int, shift: int
-) -> TraceInteraction:
+def _rebased(interaction: Interaction, prefix: str, factor: int, shift: int) -> Interaction:
     calls: list[TraceCall] = []
     for call in interaction.calls:
         blocks = tuple((start * factor + shift, count * factor) for start, count in call.blocks)
@@ -214,14 +212,14 @@ def _generator(seed: int) -> random.Random:
     return random.Random(seed)  # noqa: S311  a workload is no secret
 
 
-def _order(trace: Trace, rng: random.Random | None) -> Sequence[TraceInteraction]:
+def _order(trace: Trace, rng: random.Random | None) -> Sequence[Interaction]:
     interactions = list(trace.interactions)
     if rng is not None:
         rng.shuffle(interactions)
     return interactions
 
 
-def _arriving(trace: Trace, order: Sequence[TraceInteraction], times_s: Iterable[float]) -> Trace:
+def _arriving(trace: Trace, order: Sequence[Interaction], times_s: Iterable[float]) -> Trace:
     return trace.with_interactions(
         [
             replace(interaction, arrival_s=time_s)

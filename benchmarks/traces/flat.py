@@ -15,10 +15,10 @@ from pathlib import Path
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.lines import trace_name
 from fairserve.engine.simulated.traces.model import (
+    Interaction,
     Trace,
     TraceCall,
     TraceError,
-    TraceInteraction,
 )
 
 UNSHARED_BLOCK_TOKENS = 16
@@ -36,7 +36,7 @@ def single_call(
     user: str | None = None,
     blocks: tuple[tuple[int, int], ...] = (),
     origin: str = "",
-) -> TraceInteraction:
+) -> Interaction:
     """Return an interaction of one call; the app's name is its agent. 0 output tokens become 1."""
     call = TraceCall(
         call_id="0",
@@ -48,7 +48,7 @@ def single_call(
         output_tokens=max(output_tokens, 1),
         blocks=blocks,
     )
-    return TraceInteraction(
+    return Interaction(
         interaction_id=interaction_id,
         tenant=defaults.tenant,
         app=app,
@@ -60,7 +60,7 @@ def single_call(
 
 
 def flat_trace(
-    path: Path, interactions: Sequence[TraceInteraction], block_tokens: int = UNSHARED_BLOCK_TOKENS
+    path: Path, interactions: Sequence[Interaction], block_tokens: int = UNSHARED_BLOCK_TOKENS
 ) -> Trace:
     """Return the trace of a file in the order of arrival. Raises `TraceError` without requests."""
     if not interactions:

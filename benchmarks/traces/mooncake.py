@@ -18,7 +18,7 @@ from pathlib import Path
 from fairserve.benchmarks.traces.flat import flat_trace, single_call
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.lines import TraceLine, read_lines
-from fairserve.engine.simulated.traces.model import Trace, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace
 
 MOONCAKE_BLOCK_TOKENS = 512
 MOONCAKE_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
@@ -48,7 +48,7 @@ def read_mooncake(
     return flat_trace(path, requests, MOONCAKE_BLOCK_TOKENS)
 
 
-def _request(line: TraceLine, defaults: Defaults) -> TraceInteraction:
+def _request(line: TraceLine, defaults: Defaults) -> Interaction:
     record = line.json_object()
     for key in MOONCAKE_KEYS:
         if key not in record:
@@ -93,9 +93,9 @@ def _runs(line: TraceLine, ids: object, prompt_tokens: int) -> tuple[tuple[int, 
     return tuple(runs)
 
 
-def _sessions(requests: Sequence[TraceInteraction]) -> list[TraceInteraction]:
+def _sessions(requests: Sequence[Interaction]) -> list[Interaction]:
     """Join requests, given in the order of arrival, to the longest one they continue."""
-    sessions: list[list[TraceInteraction]] = []
+    sessions: list[list[Interaction]] = []
     # An id is a whole prefix, so the last full block identifies all blocks of a prompt. At most one
     # session is open there: a prompt of the same blocks continues it.
     open_by_last_block: dict[int, int] = {}
@@ -115,7 +115,7 @@ def _sessions(requests: Sequence[TraceInteraction]) -> list[TraceInteraction]:
     return [_joined(session) for session in sessions]
 
 
-def _joined(session: list[TraceInteraction]) -> TraceInteraction:
+def _joined(session: list[Interaction]) -> Interaction:
     calls = []
     for index, request in enumerate(session):
         before_s = session[max(index - 1, 0)].arrival_s

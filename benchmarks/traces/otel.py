@@ -39,7 +39,7 @@ from fairserve.benchmarks.traces.otel_messages import (
 from fairserve.benchmarks.traces.otel_spans import Span, SpanKey, read_spans
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.lines import shown, trace_name
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceError, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
 
 OPERATION = "gen_ai.operation.name"
 OPERATIONS = ("chat", "text_completion", "generate_content")
@@ -105,7 +105,7 @@ def _read(path: Path, defaults: Defaults) -> Trace:
     for run, of_run in by_run.items():
         service = of_run[0].answered.span.service
         interactions.append(
-            TraceInteraction(
+            Interaction(
                 interaction_id=run,
                 tenant=defaults.tenant,
                 app=service or UNNAMED,

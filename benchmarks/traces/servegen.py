@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from fairserve.benchmarks.traces.flat import flat_trace, single_call
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.lines import TraceLine, read_lines
-from fairserve.engine.simulated.traces.model import Trace, TraceError, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceError
 
 RATES_HEADER = ("client", "t_s", "rate_rps", "iat_cv", "dist", "shape", "scale")
 DISTRIBUTIONS = ("Gamma", "Weibull")
@@ -118,7 +118,7 @@ def read_servegen(
             f"[{options.from_s:g}, {options.end_s:g}) s; at most {MOST_REQUESTS} are allowed: "
             "give a shorter range or a smaller rate_factor"
         )
-    interactions: list[TraceInteraction] = []
+    interactions: list[Interaction] = []
     for window in windows:
         lengths = _latest(records.get(window.client), window.start_s)
         if lengths is not None:
@@ -207,7 +207,7 @@ def _latest(records: list[tuple[float, _Lengths]] | None, time_s: float) -> _Len
 
 def _sampled(
     window: _Window, lengths: _Lengths, defaults: Defaults, options: ServeGenOptions
-) -> Iterator[TraceInteraction]:
+) -> Iterator[Interaction]:
     rng = np.random.default_rng([options.seed, window.client, int(window.start_s)])
     expected = window.rate_rps * WINDOW_S * options.rate_factor
     # Rates are rounded in the file: 0.0766667 stands for 46 requests.

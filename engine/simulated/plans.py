@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceError, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
 from fairserve.interactions.call import Call, client_id
 from fairserve.scheduling.locality.block_keys import BlockKeys
 
@@ -38,7 +38,7 @@ class Plans:
             app = interaction.app
             self._longest_output[app] = max(self._longest_output.get(app, 1), longest)
 
-    def call(self, interaction: TraceInteraction, planned: TraceCall) -> Call:
+    def call(self, interaction: Interaction, planned: TraceCall) -> Call:
         """Return a call without its block keys, which are many and created when it arrives."""
         run_id = interaction.interaction_id
         return Call(
@@ -57,7 +57,7 @@ class Plans:
             single=len(interaction.calls) == 1,
         )
 
-    def block_keys(self, interaction: TraceInteraction, planned: TraceCall) -> array[int]:
+    def block_keys(self, interaction: Interaction, planned: TraceCall) -> array[int]:
         """Return the trace's block ids, separated by session or salt. O(blocks)."""
         salt = self._salt(interaction)
         offset = 0
@@ -71,7 +71,7 @@ class Plans:
 
     def output_keys(
         self,
-        run: TraceInteraction,
+        run: Interaction,
         planned: TraceCall,
         keys: BlockKeys,
         next_calls: Iterable[TraceCall],
@@ -92,7 +92,7 @@ class Plans:
                         return longer[begin:end]
         return ()
 
-    def _salt(self, interaction: TraceInteraction) -> str:
+    def _salt(self, interaction: Interaction) -> str:
         if interaction.scope == "session":
             return f"session {interaction.interaction_id}"
         if self._isolation == "tenant":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from fairserve.engine.simulated.traces.model import Trace, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.profiles.profile_statistics import run_lengths
 
@@ -18,7 +18,7 @@ _MOST_STAGES = 32
 _LONGEST_IDLE_S = 7 * 86_400.0
 
 
-def stages_of(interaction: TraceInteraction) -> dict[str, int]:
+def stages_of(interaction: Interaction) -> dict[str, int]:
     """Return the stage of each call: 1 + the longest path from a root."""
     stages: dict[str, int] = {}
     for call in interaction.calls:

@@ -24,7 +24,7 @@ from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_profiles import ReplayProfiles
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.call import Call, TokenUsage, client_id
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalCall
@@ -41,7 +41,7 @@ _ARRIVAL, _DELIVERY, _PASS, _TICK = range(4)
 class _Run:
     """An active interaction."""
 
-    interaction: TraceInteraction
+    interaction: Interaction
     waits: dict[str, int]
     """Number of dependencies of each call that have not ended."""
     dependents: dict[str, list[TraceCall]]
@@ -72,7 +72,7 @@ class _FirstTokenTimeout:
     live: _Live
 
 
-_Due = TraceInteraction | _Live | _FirstTokenTimeout | ev.Admit | int | None
+_Due = Interaction | _Live | _FirstTokenTimeout | ev.Admit | int | None
 """Event in the queue: a run or a call arrives, a client's time-out, a grant reaches its worker, a
 worker's pass ends (the worker's number), or a tick."""
 
@@ -112,7 +112,7 @@ class Replay:
         self._calls: list[CallSample] = []
         self._runs: list[RunSample] = []
         self._open_runs: dict[str, _Run] = {}
-        self._waiting: deque[TraceInteraction] = deque()
+        self._waiting: deque[Interaction] = deque()
         """Runs that wait until fewer are open."""
         self._announce()
 
@@ -176,7 +176,7 @@ class Replay:
                     self._workers[what].advance(self._now_s)
             case _Live():
                 self._submit(what)
-            case TraceInteraction():
+            case Interaction():
                 self._begin_run(what)
             case _FirstTokenTimeout():
                 self._timed_out(what.live)
@@ -209,7 +209,7 @@ class Replay:
 
     # --- runs and calls ---------------------------------------------------------------------------
 
-    def _begin_run(self, interaction: TraceInteraction) -> None:
+    def _begin_run(self, interaction: Interaction) -> None:
         if len(self._open_runs) == self._options.open_runs:
             self._waiting.append(interaction)
             return

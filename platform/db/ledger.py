@@ -18,7 +18,7 @@ WIDE_ID_CHARS = 255
 """Length of ids that clients choose: interactions, agents, models, workers."""
 
 
-class Interaction(Base):
+class LedgerInteraction(Base):
     """An interaction that has ended; the fields of ``InteractionRecord``."""
 
     __tablename__ = "interactions"

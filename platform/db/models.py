@@ -11,7 +11,11 @@ from fairserve.platform.db.exports import ReportExport, ReportExportPart
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.jobs import JobState
-from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
+from fairserve.platform.db.ledger import (
+    LedgerCall,
+    OpenInteraction,
+    ThrottlingEvent,
+)
 from fairserve.platform.db.operations import (
     AuditEntry,
     InstallationFact,
@@ -50,9 +54,9 @@ __all__ = [
     "FleetDrain",
     "FleetWorker",
     "InstallationFact",
-    "Interaction",
     "JobState",
     "LedgerCall",
+    "LedgerInteraction",
     "OpenInteraction",
     "Price",
     "ProfileVersion",

@@ -19,7 +19,7 @@ from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db import keys
 from fairserve.platform.db.identity import ApiKey, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
 from fairserve.platform.reporting.usage.reports import report
 from fairserve.platform.reporting.usage.repository import (
     delete_before,
@@ -120,7 +120,7 @@ def test_every_field_of_a_record_is_kept(sessions):
     with sessions() as session:
         row = session.get(LedgerCall, "c1")
         event = session.get(ThrottlingEvent, "c2")
-        run = session.get(Interaction, ("tn_a", "app_a", "run"))
+        run = session.get(LedgerInteraction, ("tn_a", "app_a", "run"))
         assert session.get(ThrottlingEvent, "c1") is None
     names = {"tenant": "tenant_id", "app": "app_id", "user": "user_id", "interaction_id": "id"}
     times = {"accepted_at", "ended_at", "opened_at"}
@@ -159,7 +159,7 @@ def test_rewriting_is_idempotent_and_the_last_record_wins(sessions):
         assert session.scalar(select(func.count(LedgerCall.call_id))) == 1201
         assert session.scalar(select(func.count(ThrottlingEvent.call_id))) == 1
         assert session.get(LedgerCall, "c1").outcome == "expired"
-        assert session.scalars(select(Interaction.state)).all() == ["complete"]
+        assert session.scalars(select(LedgerInteraction.state)).all() == ["complete"]
 
 
 @databases.ON_POSTGRESQL
@@ -207,7 +207,7 @@ def test_retention_deletes_old_rows_in_bounded_steps(sessions):
     with sessions() as session:
         assert session.scalars(select(LedgerCall.call_id)).all() == ["new"]
         assert session.scalars(select(ThrottlingEvent.call_id)).all() == ["new"]
-        assert session.scalars(select(Interaction.id)).all() == ["r2"]
+        assert session.scalars(select(LedgerInteraction.id)).all() == ["r2"]
         assert session.scalar(select(func.count(ApiKey.id))) == 1
 
 

@@ -17,7 +17,7 @@ from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, OpenInteraction
 from fairserve.platform.db.usage import UsageCalls, UsageDirty
 from fairserve.platform.reporting.usage import rollups
 from fairserve.platform.reporting.usage.levels import level
@@ -95,7 +95,7 @@ def test_an_absurd_row_is_set_aside_and_the_others_are_written(sessions, start, 
     assert ledger.rejected_rows == 1
     with sessions() as session:
         assert set(session.scalars(select(LedgerCall.call_id))) == {"good", "after"}
-        assert list(session.scalars(select(Interaction.id))) == ["good"]
+        assert list(session.scalars(select(LedgerInteraction.id))) == ["good"]
         assert list(session.scalars(select(OpenInteraction.id))) == ["good open"]
 
 

@@ -13,7 +13,12 @@ from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
+from fairserve.platform.db.ledger import (
+    LedgerCall,
+    LedgerInteraction,
+    OpenInteraction,
+    ThrottlingEvent,
+)
 from fairserve.platform.reporting.usage import interactions
 from fairserve.platform.reporting.usage.reconcile import compare
 from fairserve.platform.reporting.usage.reports import report
@@ -84,7 +89,7 @@ def test_reports_count_each_call_and_run_that_shares_a_row(sessions, ledger):
         assert row.interactions.aborted == RUNS
         assert session.scalar(select(func.count()).select_from(LedgerCall)) == 4
         assert session.scalar(select(func.count()).select_from(ThrottlingEvent)) == 2
-        assert session.scalar(select(func.sum(Interaction.calls))) == RUNS
+        assert session.scalar(select(func.sum(LedgerInteraction.calls))) == RUNS
         assert session.scalar(select(func.count()).select_from(OpenInteraction)) == 0
         page = events.page(session, EventQuery(), tenant_id=None, app_id=None)
         assert ([each.call_id for each in page.items], page.total) == (["refused0"], 1)

@@ -19,7 +19,7 @@ from usage_histories import (
 )
 
 from fairserve.platform.base.clock import utc_s
-from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
 from fairserve.platform.db.usage import UsageCalls, UsageDirty, UsageRuns, UsageState
 from fairserve.platform.reporting.usage import rollups
 from fairserve.platform.reporting.usage.levels import DAY_S, QUARTER_S, TABLES, level
@@ -50,7 +50,7 @@ def reset_rollups(session):
     for rollup in TABLES:
         session.execute(delete(rollup.table))
     quarters = set()
-    for table, time in ((LedgerCall, "accepted_at"), (Interaction, "ended_at")):
+    for table, time in ((LedgerCall, "accepted_at"), (LedgerInteraction, "ended_at")):
         for row in session.scalars(select(table)):
             quarters.add((row.tenant_id, row.app_id, quarter_of(getattr(row, time))))
     mark(session, quarters)
@@ -232,7 +232,7 @@ def test_a_user_is_renamed_in_raw_rows_and_rollups(sessions):
     filled(sessions)
     roll_up(sessions)
     with sessions.begin() as session:
-        for table in (LedgerCall, Interaction, ThrottlingEvent):
+        for table in (LedgerCall, LedgerInteraction, ThrottlingEvent):
             for row in session.scalars(select(table).filter_by(tenant_id="tn_0", user_id="Zoe")):
                 row.user_id = "erased-1"
     rename_user(sessions, "tn_0", "Zoe", "erased-1")

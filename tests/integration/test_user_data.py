@@ -23,7 +23,7 @@ from user_data_world import (
     planted_world,
 )
 
-from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.db.ledger import LedgerInteraction
 from fairserve.platform.db.models import metadata
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.reporting.user_data import repository
@@ -251,10 +251,10 @@ def test_an_erasure_keeps_the_graph_of_a_run(planted):
     planted.erase()
     with planted.sessions() as session:
         run_id = session.scalars(
-            select(Interaction.id).where(
-                Interaction.app_id == planted.app["id"],
-                Interaction.user_id != "bob",
-                Interaction.calls == 2,
+            select(LedgerInteraction.id).where(
+                LedgerInteraction.app_id == planted.app["id"],
+                LedgerInteraction.user_id != "bob",
+                LedgerInteraction.calls == 2,
             )
         ).one()
     calls = runs.calls(planted.sessions, planted.one["id"], planted.app["id"], run_id)
@@ -263,7 +263,9 @@ def test_an_erasure_keeps_the_graph_of_a_run(planted):
     assert graph.edges == [(first, second)]
     assert {node.agent for node in graph.nodes} == {None}
     with planted.sessions() as session:
-        ids = session.scalars(select(Interaction.id).where(Interaction.user_id != "bob")).all()
+        ids = session.scalars(
+            select(LedgerInteraction.id).where(LedgerInteraction.user_id != "bob")
+        ).all()
     assert len(set(ids)) == len(ids), "the same run of two apps is not the same afterwards"
 
 

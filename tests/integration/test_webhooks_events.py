@@ -14,7 +14,7 @@ from fairserve.platform.background.webhooks import outbox
 from fairserve.platform.background.webhooks.retention import delete_old
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
-from fairserve.platform.db.ledger import Interaction, LedgerCall
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from fairserve.platform.reporting.user_data import erasure as erasing
 from fairserve.platform.tenancy.auth import Principal
@@ -170,7 +170,7 @@ def test_events_and_rows_are_written_atomically(world, monkeypatch):
     monkeypatch.setattr(outbox, "bound_pending", fail)
     with pytest.raises(RuntimeError):
         world.write([world.refused("c")], [world.run()])
-    assert (world.events, world.deliveries, world.rows(Interaction)) == ([], [], [])
+    assert (world.events, world.deliveries, world.rows(LedgerInteraction)) == ([], [], [])
     monkeypatch.undo()
     world.write([world.refused("c")], [world.run()])
     assert len(world.events) == len(world.deliveries) == 2
@@ -191,7 +191,7 @@ def test_a_failing_event_loses_no_row(world, monkeypatch, caplog):
     monkeypatch.setattr(outbox, "_enabled", with_one_that_is_gone)
     world.write([world.refused("c")], [world.run()])
     assert world.events == []
-    assert len(world.rows(Interaction)) == len(world.rows(LedgerCall)) == 1
+    assert len(world.rows(LedgerInteraction)) == len(world.rows(LedgerCall)) == 1
     assert "cannot write webhook events, they are lost: IntegrityError" in caplog.text
 
 

@@ -9,7 +9,7 @@ import pytest
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.scheduling.registry import SYSTEMS
 
 COSTS = replace(COST_MODELS["a100-llama3-8b"], kv_capacity_tokens=150_000)
@@ -32,7 +32,7 @@ def session(number, rng, *, user, tenant):
             )
         )
         context += rng.randint(1000, 3000)
-    return TraceInteraction(f"s{number}", tenant, "agent", user, number * 0.1, tuple(calls))
+    return Interaction(f"s{number}", tenant, "agent", user, number * 0.1, tuple(calls))
 
 
 def replayed(sessions, options, until_s=float("inf")):
@@ -151,7 +151,7 @@ def test_a_tenant_gets_its_half_beside_one_that_crowds_the_memory(others):
 def single(name, at_s, tokens, output):
     call = TraceCall("0", "agent", (), 0.0, tokens, 0, output)
     tenant = name.split()[0]
-    return TraceInteraction(name, tenant, tenant, "u", at_s, (call,))
+    return Interaction(name, tenant, tenant, "u", at_s, (call,))
 
 
 def test_a_call_that_has_to_wait_for_room_delays_nobody_who_has_it():

@@ -7,7 +7,7 @@ import random
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
@@ -61,7 +61,7 @@ def traffic(runs, *, users=8, seconds=300.0, seed=1, most_calls=4):
             )
             calls.append(call)
         at = rng.random() * seconds
-        made.append(TraceInteraction(f"run-{number}", "t", "app", f"u{user}", at, tuple(calls)))
+        made.append(Interaction(f"run-{number}", "t", "app", f"u{user}", at, tuple(calls)))
     return Trace("made", BLOCK, ()).with_interactions(made)
 
 

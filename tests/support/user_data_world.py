@@ -11,7 +11,7 @@ from fairserve.interactions.programs.program import ProgramLimits
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, Rows
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
-from fairserve.platform.db.ledger import Interaction, LedgerCall
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction
 from fairserve.platform.db.models import metadata
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.responses import ConversationItem, StoredConversation, StoredResponse
@@ -357,7 +357,7 @@ def canonical(rows):
 
 def mark_everything(session):
     """Mark all raw rows as just written."""
-    for model, time in ((LedgerCall, "accepted_at"), (Interaction, "ended_at")):
+    for model, time in ((LedgerCall, "accepted_at"), (LedgerInteraction, "ended_at")):
         rows = session.execute(select(model.__table__))
         mark_rows(session, [row._asdict() for row in rows], time)
 

@@ -19,7 +19,7 @@ from fairserve.benchmarks.bench.engine.workloads import EngineWorkload
 from fairserve.benchmarks.bench.figure import BenchResult
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay import Replay
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.engine.torch.bench.runner import RunnerOutcome, RunnerRequest
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -62,7 +62,7 @@ def simulate(
     """Replay these requests; return the time of the last token, and the mean time to the first."""
     blocks = _block_ids(requests)
     runs = [
-        TraceInteraction(
+        Interaction(
             f"request-{number}",
             tenant="bench",
             app="bench",

@@ -42,7 +42,7 @@ from fairserve.benchmarks.traces.generate.dlpm_programs import (
 from fairserve.benchmarks.traces.generate.programs import ProgramClient, generate_programs
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay import Replay
-from fairserve.engine.simulated.traces.model import Trace, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace
 from fairserve.scheduling.directory import NO_LIMITS
 from fairserve.scheduling.metrics import ABUSIVE
 from fairserve.scheduling.registry import SYSTEMS
@@ -65,7 +65,7 @@ _MIX_LIMITS = Limits(user_rpm=50, app_rpm=200)
 """Limits of the mix: the user's is twice the busiest minute of any well-behaved user, 28 calls."""
 
 
-def of_user(run: TraceInteraction) -> str:
+def of_user(run: Interaction) -> str:
     """Return the user of a run."""
     return run.user
 
@@ -84,7 +84,7 @@ class WorkloadCell:
     arrivals_s: float = math.inf
     """Length of the arrivals, in whose last three quarters throughput is measured; infinite: until all
     runs have ended."""
-    part: Callable[[TraceInteraction], str] = of_user
+    part: Callable[[Interaction], str] = of_user
     """Returns whose satisfaction a run counts for; a function of a module."""
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     """Longest time of each run that is in time; empty: a complete run is."""
@@ -199,9 +199,9 @@ def _programs(setting: Setting, name: str, load: DlpmLoad, workers: int) -> Work
     return WorkloadCell(traces, (COSTS,) * setting.seeds, workers, arrivals_s=scaled.duration_s)
 
 
-def _app(run: TraceInteraction) -> str:
+def _app(run: Interaction) -> str:
     return run.app
 
 
-def _tenant(run: TraceInteraction) -> str:
+def _tenant(run: Interaction) -> str:
     return run.tenant

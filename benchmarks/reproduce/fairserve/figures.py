@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairserve.engine.simulated.replay_result import ReplayResult
-from fairserve.engine.simulated.traces.model import Trace, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace
 from fairserve.interactions.call import TokenUsage
 from fairserve.scheduling.fairness.cost import Linear, SliceWeights
 from fairserve.scheduling.metrics import (
@@ -90,7 +90,7 @@ def _calls_per_minute(calls: Iterable[CallSample], users: set[str], span_s: floa
 
 
 def _slices(
-    runs: Mapping[str, TraceInteraction], calls: Sequence[CallSample]
+    runs: Mapping[str, Interaction], calls: Sequence[CallSample]
 ) -> tuple[dict[str, list[CallSample]], Linear]:
     """Return each client's calls as uses of thousandths of a typical call, and their cost.
 
@@ -116,7 +116,7 @@ def _slices(
 
 
 def _apps(
-    runs: Mapping[str, TraceInteraction], calls: Sequence[CallSample], span_s: float
+    runs: Mapping[str, Interaction], calls: Sequence[CallSample], span_s: float
 ) -> dict[str, dict[str, Any]]:
     figures = {}
     for app in sorted({run.app for run in runs.values()}):

@@ -13,10 +13,10 @@ from typing import Any
 from fairserve.benchmarks.reproduce.profiles.contest import CHEAT, Useful
 from fairserve.benchmarks.simulate.declared import scaled
 from fairserve.engine.simulated.profiles import profiles_of
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.profiles.profile import MOST_CALLS, AppProfile, StageProfile
 
-Runs = Sequence[TraceInteraction]
+Runs = Sequence[Interaction]
 
 _BLOCK_TOKENS = 16
 _CONSTANT = 1 << 32
@@ -230,18 +230,16 @@ def names_agents(runs: Runs) -> ProfileAttempt:
     )
 
 
-def _changed(
-    run: TraceInteraction, change: Callable[[TraceCall], Mapping[str, Any]]
-) -> TraceInteraction:
+def _changed(run: Interaction, change: Callable[[TraceCall], Mapping[str, Any]]) -> Interaction:
     """Return a run with some fields of each call replaced."""
     return replace(run, calls=tuple(replace(call, **change(call)) for call in run.calls))
 
 
-def _padded(run: TraceInteraction, times: float) -> TraceInteraction:
+def _padded(run: Interaction, times: float) -> Interaction:
     return _changed(run, lambda call: {"input_tokens": round(times * call.input_tokens)})
 
 
-def _useful(runs: Iterable[TraceInteraction]) -> dict[str, float]:
+def _useful(runs: Iterable[Interaction]) -> dict[str, float]:
     return {
         f"{run.interaction_id}/{call.call_id}": float(call.prompt_tokens + call.output_tokens)
         for run in runs

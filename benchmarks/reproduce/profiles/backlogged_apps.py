@@ -31,7 +31,7 @@ from fairserve.engine.simulated.profiles import profiles_of, stages_of
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
-from fairserve.engine.simulated.traces.model import Trace, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace
 from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
@@ -138,7 +138,7 @@ class ClosedLoop(Replay):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._later: dict[str, deque[TraceInteraction]] = defaultdict(deque)
+        self._later: dict[str, deque[Interaction]] = defaultdict(deque)
         for run in self._trace.interactions:
             if run.arrival_s >= LATER_S:
                 self._later[run.app].append(run)

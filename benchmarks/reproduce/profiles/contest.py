@@ -18,7 +18,7 @@ from fairserve.benchmarks.reproduce.profiles.service import ServiceWindows, typi
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_result import ReplayResult
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.tracking.run_end import RunEnd
@@ -45,7 +45,7 @@ Useful = Mapping[str, float]
 """Useful tokens by full call id; other calls have as many as they use."""
 
 
-def honest_runs(tenant: str, seed: int, duration_s: float) -> list[TraceInteraction]:
+def honest_runs(tenant: str, seed: int, duration_s: float) -> list[Interaction]:
     """Return the work of one tenant, in the order of arrival."""
     rng = random.Random(f"{tenant} {seed}")  # noqa: S311  a workload is no secret
     number = _AT_ONCE + int(_RUNS_PER_S * duration_s)
@@ -59,11 +59,11 @@ def honest_runs(tenant: str, seed: int, duration_s: float) -> list[TraceInteract
             calls.append(TraceCall(f"c{stage}", "agent", before, 0.0, tokens, 0, output))
         arrival_s = max(0, place - _AT_ONCE) / _RUNS_PER_S
         name, user = f"{tenant}-{place}", f"{tenant}-u{place % USERS}"
-        runs.append(TraceInteraction(name, tenant, tenant, user, arrival_s, tuple(calls)))
+        runs.append(Interaction(name, tenant, tenant, user, arrival_s, tuple(calls)))
     return runs
 
 
-def contest(cheats: Sequence[TraceInteraction], seed: int, duration_s: float) -> Trace:
+def contest(cheats: Sequence[Interaction], seed: int, duration_s: float) -> Trace:
     """Return the cheat's runs together with those of the honest tenants."""
     runs = [run for tenant in TENANTS[1:] for run in honest_runs(tenant, seed, duration_s)]
     return Trace("contest", 16, ()).with_interactions([*cheats, *runs])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 
 _BLOCK_TOKENS = 64
 
@@ -43,7 +43,7 @@ class AgentSessions:
         rng = np.random.default_rng(seed)
         longest = self.begin[1] + self.turns * self.growth[1]
         runs = [
-            TraceInteraction(
+            Interaction(
                 f"session-{number}",
                 f"tenant-{number % self.tenants}",
                 "agent",

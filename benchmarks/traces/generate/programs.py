@@ -19,7 +19,7 @@ import numpy as np
 
 from fairserve.benchmarks.traces.generate.arrivals import Arrivals, positive
 from fairserve.benchmarks.traces.generate.block_ids import BlockIds, IdPrefix
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 
 Calls = tuple[TraceCall, ...]
 """Graph of one run, dependencies first."""
@@ -83,7 +83,7 @@ def generate_programs(
         # Times are drawn first: the endless generator would draw one run too many.
         for number, (arrival_s, calls) in enumerate(zip(times, runs, strict=False)):
             interactions.append(
-                TraceInteraction(
+                Interaction(
                     interaction_id=f"{client.user}-{number}",
                     tenant=tenant,
                     app=app,

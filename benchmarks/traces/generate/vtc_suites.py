@@ -33,7 +33,7 @@ from fairserve.benchmarks.traces.generate.arrivals import (
     positive,
 )
 from fairserve.benchmarks.traces.generate.block_ids import BLOCK_TOKENS
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 
 TENANT = "vtc"
 
@@ -186,7 +186,7 @@ def generate_vtc_suite(suite: str | VtcSuite, seed: int, until_s: float | None =
                 break
             call = TraceCall("0", "request", (), 0.0, client.input_tokens, 0, client.output_tokens)
             interactions.append(
-                TraceInteraction(
+                Interaction(
                     interaction_id=f"{user}-{number}",
                     tenant=TENANT,
                     app="requests",

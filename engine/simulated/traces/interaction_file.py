@@ -24,11 +24,11 @@ from typing import Any, cast
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.lines import TraceLine, read_lines, shown, trace_name
 from fairserve.engine.simulated.traces.model import (
+    Interaction,
     Scope,
     Trace,
     TraceCall,
     TraceError,
-    TraceInteraction,
 )
 
 UNNAMED = "default"
@@ -41,7 +41,7 @@ def read_interactions(path: Path, *, defaults: Defaults = Defaults()) -> Trace:
     Null or missing tenant, user, arrival and gap are taken from ``defaults``. An output of 0 tokens
     counts as 1. Raises `TraceError` with file and line for anything else that is not as documented.
     """
-    interactions: list[TraceInteraction] = []
+    interactions: list[Interaction] = []
     line_by_id: dict[str, int] = {}
     block_tokens = 0
     for line in read_lines(path):
@@ -107,7 +107,7 @@ def encode_trace(trace: Trace, path: Path) -> bytes:
     return "".join(f"{text}\n" for text in texts).encode()
 
 
-def _record(interaction: TraceInteraction, block_tokens: int) -> dict[str, Any]:
+def _record(interaction: Interaction, block_tokens: int) -> dict[str, Any]:
     record: dict[str, Any] = {
         "iid": interaction.interaction_id,
         "tenant": interaction.tenant,
@@ -138,7 +138,7 @@ def _record(interaction: TraceInteraction, block_tokens: int) -> dict[str, Any]:
 
 def _interaction(
     line: TraceLine, record: dict[str, Any], block_tokens: int, defaults: Defaults
-) -> TraceInteraction:
+) -> Interaction:
     records = record.get("calls")
     if not isinstance(records, list) or not records:
         raise line.error("calls must be a list of at least one call")
@@ -150,7 +150,7 @@ def _interaction(
     group = record.get("group", "")
     if not isinstance(group, str):
         raise line.error(f"group must be a string, got {shown(group)}")
-    return TraceInteraction(
+    return Interaction(
         interaction_id=line.identifier(record.get("iid"), "iid"),
         tenant=_name(line, record, "tenant", defaults.tenant),
         app=_name(line, record, "app", UNNAMED),

@@ -55,7 +55,7 @@ class TraceCall:
 
 
 @dataclass(frozen=True, slots=True)
-class TraceInteraction:
+class Interaction:
     """A run of an app for a user."""
 
     interaction_id: str
@@ -78,7 +78,7 @@ class Trace:
 
     name: str
     block_tokens: int
-    interactions: tuple[TraceInteraction, ...]
+    interactions: tuple[Interaction, ...]
 
     def __len__(self) -> int:
         """Return the number of interactions."""
@@ -89,7 +89,7 @@ class Trace:
         """Return the number of calls of all interactions."""
         return sum(len(interaction.calls) for interaction in self.interactions)
 
-    def with_interactions(self, interactions: Sequence[TraceInteraction]) -> Trace:
+    def with_interactions(self, interactions: Sequence[Interaction]) -> Trace:
         """Return a trace of this name with these interactions, sorted by arrival (ties: as given)."""
         ordered = sorted(interactions, key=lambda interaction: interaction.arrival_s)
         return replace(self, interactions=tuple(ordered))

@@ -25,7 +25,7 @@ from fairserve.platform.control.messages import RunView
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App
-from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.db.ledger import LedgerInteraction
 from fairserve.platform.serving.interactions.listing import RunFilter, list_runs
 from fairserve.platform.serving.interactions.repository import last_end
 from fairserve.platform.serving.interactions.schemas import (
@@ -63,7 +63,7 @@ class InteractionRows(NamedTuple):
 
     live: list[RunView]
     more_live: bool
-    ended: list[Interaction]
+    ended: list[LedgerInteraction]
     more_ended: bool
     names: dict[str, str]
     """Names of the apps by id."""
@@ -150,7 +150,7 @@ async def _find(request: Request, query: AnyInteractionQuery) -> InteractionRows
     state = request.app.state
     which = _which(query)
     live = await _live(request, query)
-    ended: list[Interaction] = []
+    ended: list[LedgerInteraction] = []
     if which.state != "live":
         wanted = replace(which, state="ended" if which.state == "all" else which.state)
         one_more = query.model_copy(update={"limit": query.limit + 1})

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.platform.reporting.traffic.lines import Keys, RecordedCall
 
 Runs = tuple[tuple[int, int], ...]
@@ -68,7 +68,7 @@ def _interaction(
     blocks: dict[int, Runs],
     block_tokens: int,
     begin_at: float,
-) -> TraceInteraction:
+) -> Interaction:
     first = run[0]
     names = {call.call: str(number) for number, call in enumerate(run, start=1)}
     ends = {call.call: call.end_at for call in run}
@@ -89,7 +89,7 @@ def _interaction(
                 blocks=_first_blocks(blocks[id(call)], call.prompt_tokens // block_tokens),
             )
         )
-    return TraceInteraction(
+    return Interaction(
         interaction_id=first.run,
         tenant=first.tenant,
         app=first.app,

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
-from fairserve.platform.db.ledger import Interaction, LedgerCall
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction
 from fairserve.platform.db.sums import sum_of
 from fairserve.platform.reporting.usage.levels import TOKENS
 from fairserve.platform.reporting.usage.schemas import (
@@ -21,10 +21,10 @@ from fairserve.platform.reporting.usage.schemas import (
 from fairserve.platform.reporting.usage.zones import day_bounds, zone_named
 
 _NEWEST = (
-    Interaction.opened_at.desc(),
-    Interaction.id,
-    Interaction.app_id,
-    Interaction.tenant_id,
+    LedgerInteraction.opened_at.desc(),
+    LedgerInteraction.id,
+    LedgerInteraction.app_id,
+    LedgerInteraction.tenant_id,
 )
 
 
@@ -37,7 +37,11 @@ def page(
     """
     where = _where(query, tenant_id, app_id)
     runs = session.scalars(
-        select(Interaction).where(*where).order_by(*_NEWEST).limit(query.limit).offset(query.offset)
+        select(LedgerInteraction)
+        .where(*where)
+        .order_by(*_NEWEST)
+        .limit(query.limit)
+        .offset(query.offset)
     ).all()
     return InteractionPage(
         items=_items(session, runs),
@@ -69,16 +73,18 @@ def after(
     """
     where = _where(query, tenant_id, app_id)
     if last is not None:
-        names = tuple_(Interaction.id, Interaction.app_id, Interaction.tenant_id)
-        same_time = Interaction.opened_at == last.opened_at
+        names = tuple_(LedgerInteraction.id, LedgerInteraction.app_id, LedgerInteraction.tenant_id)
+        same_time = LedgerInteraction.opened_at == last.opened_at
         where += [
-            Interaction.opened_at <= last.opened_at,  # this condition uses the index
+            LedgerInteraction.opened_at <= last.opened_at,  # this condition uses the index
             or_(
-                Interaction.opened_at < last.opened_at,
+                LedgerInteraction.opened_at < last.opened_at,
                 and_(same_time, names > (last.interaction, last.app, last.tenant)),
             ),
         ]
-    runs = session.scalars(select(Interaction).where(*where).order_by(*_NEWEST).limit(rows)).all()
+    runs = session.scalars(
+        select(LedgerInteraction).where(*where).order_by(*_NEWEST).limit(rows)
+    ).all()
     return _items(session, runs)
 
 
@@ -86,27 +92,27 @@ def _where(
     query: InteractionUsageQuery, tenant_id: str | None, app_id: str | None
 ) -> list[ColumnElement[bool]]:
     begin_s, end_s = day_bounds(query.first_day, query.last_day, zone_named(query.zone))
-    where: list[ColumnElement[bool]] = [Interaction.shared_by.is_(None)]
+    where: list[ColumnElement[bool]] = [LedgerInteraction.shared_by.is_(None)]
     for column, value in (
-        (Interaction.tenant_id, tenant_id),
-        (Interaction.app_id, app_id),
-        (Interaction.user_id, query.user),
-        (Interaction.state, query.state),
+        (LedgerInteraction.tenant_id, tenant_id),
+        (LedgerInteraction.app_id, app_id),
+        (LedgerInteraction.user_id, query.user),
+        (LedgerInteraction.state, query.state),
     ):
         if value is not None:
             where.append(column == value)
     if begin_s is not None:
-        where.append(Interaction.opened_at >= datetime.fromtimestamp(begin_s, UTC))
+        where.append(LedgerInteraction.opened_at >= datetime.fromtimestamp(begin_s, UTC))
     if end_s is not None:
-        where.append(Interaction.opened_at < datetime.fromtimestamp(end_s, UTC))
+        where.append(LedgerInteraction.opened_at < datetime.fromtimestamp(end_s, UTC))
     return where
 
 
 def _count(session: Session, where: Sequence[ColumnElement[bool]]) -> int:
-    return session.scalar(select(func.count()).select_from(Interaction).where(*where)) or 0
+    return session.scalar(select(func.count()).select_from(LedgerInteraction).where(*where)) or 0
 
 
-def _items(session: Session, runs: Sequence[Interaction]) -> list[InteractionUsage]:
+def _items(session: Session, runs: Sequence[LedgerInteraction]) -> list[InteractionUsage]:
     used = _used(session, runs)
     return [
         InteractionUsage(
@@ -127,7 +133,7 @@ def _items(session: Session, runs: Sequence[Interaction]) -> list[InteractionUsa
 
 
 def _used(
-    session: Session, runs: Sequence[Interaction]
+    session: Session, runs: Sequence[LedgerInteraction]
 ) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Return tokens, service and cost of the charged calls of each run."""
     key = (LedgerCall.tenant_id, LedgerCall.app_id, LedgerCall.interaction_id)

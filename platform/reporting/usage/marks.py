@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Executable, Table, select
 from sqlalchemy.orm import Session
 
-from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.db.ledger import LedgerInteraction
 from fairserve.platform.db.many_keys import in_keys, key_parameter
 from fairserve.platform.db.upsert import fitting, insert_into
 from fairserve.platform.db.usage import UsageDirty
@@ -55,7 +55,7 @@ def mark(session: Session, quarters: Iterable[tuple[str, str, int]]) -> None:
 
 @cache
 def _ends(dialect: str) -> Executable:
-    table = Interaction.__table__
+    table = LedgerInteraction.__table__
     assert isinstance(table, Table)
     column = table.c
     key = (column.tenant_id, column.app_id, column.id)

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
 from fairserve.platform.db.sums import bounded, sum_of
 from fairserve.platform.reporting.usage.digests import digest_of
 from fairserve.platform.reporting.usage.levels import QUARTER_S, STATES, TOKENS, WASTE_CAUSES, Row
@@ -73,18 +73,24 @@ def calls(session: Session, window: Window) -> list[Row]:
 
 def runs(session: Session, window: Window) -> list[Row]:
     """Return rows of ``usage_runs``, in the order of their keys."""
-    groups = _groups(session, window, Interaction, Interaction.ended_at)
+    groups = _groups(session, window, LedgerInteraction, LedgerInteraction.ended_at)
     sums = [
-        *(_count(Interaction, Interaction.state == state).label(state) for state in STATES),
-        sum_of(Interaction.calls).label("run_calls"),
+        *(
+            _count(LedgerInteraction, LedgerInteraction.state == state).label(state)
+            for state in STATES
+        ),
+        sum_of(LedgerInteraction.calls).label("run_calls"),
         *(
             sum_of(
-                case((Interaction.waste_cause == cause, Interaction.wasted_tokens), else_=0)
+                case(
+                    (LedgerInteraction.waste_cause == cause, LedgerInteraction.wasted_tokens),
+                    else_=0,
+                )
             ).label(f"wasted_{cause}")
             for cause in WASTE_CAUSES
         ),
     ]
-    where = _within(Interaction, Interaction.ended_at, window)
+    where = _within(LedgerInteraction, LedgerInteraction.ended_at, window)
     found = session.execute(select(*groups, *sums).where(where).group_by(*groups))
     return _ordered([_row(window.tenant_id, row._asdict()) for row in found])
 
@@ -112,7 +118,7 @@ def epoch_quarter(session: Session, time: InstrumentedAttribute[datetime]) -> Co
 def _groups(
     session: Session,
     window: Window,
-    table: type[LedgerCall | Interaction | ThrottlingEvent],
+    table: type[LedgerCall | LedgerInteraction | ThrottlingEvent],
     time: InstrumentedAttribute[datetime],
     *more: ColumnElement[str],
 ) -> list[ColumnElement[Any]]:
@@ -128,7 +134,7 @@ def _groups(
 
 
 def _within(
-    table: type[LedgerCall | Interaction | ThrottlingEvent],
+    table: type[LedgerCall | LedgerInteraction | ThrottlingEvent],
     time: InstrumentedAttribute[datetime],
     window: Window,
 ) -> ColumnElement[bool]:
@@ -165,7 +171,7 @@ def _call_sums() -> list[ColumnElement[Any]]:
 
 
 def _count(
-    table: type[LedgerCall | Interaction | ThrottlingEvent],
+    table: type[LedgerCall | LedgerInteraction | ThrottlingEvent],
     condition: ColumnElement[bool] | InstrumentedAttribute[bool] | None = None,
 ) -> ColumnElement[int]:
     """Return the number of calls, runs or rejections, of which some share a row."""

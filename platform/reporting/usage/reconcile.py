@@ -16,7 +16,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.engine import SessionFactory, read_only
-from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
 from fairserve.platform.db.usage import UsageDirty, UsageState
 from fairserve.platform.reporting.usage.digests import weight
 from fairserve.platform.reporting.usage.levels import (
@@ -35,7 +35,7 @@ from fairserve.platform.reporting.usage.rollups import RAW, roll_up
 
 _SOURCES: Sequence[tuple[Any, Any]] = (
     (LedgerCall, LedgerCall.accepted_at),
-    (Interaction, Interaction.ended_at),
+    (LedgerInteraction, LedgerInteraction.ended_at),
     (ThrottlingEvent, ThrottlingEvent.at),
 )
 

@@ -20,7 +20,12 @@ from fairserve.platform.control.messages import CallRecord, InteractionRecord, O
 from fairserve.platform.db.base import utc_time
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.identity import ApiKey
-from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
+from fairserve.platform.db.ledger import (
+    LedgerCall,
+    LedgerInteraction,
+    OpenInteraction,
+    ThrottlingEvent,
+)
 from fairserve.platform.db.many_keys import in_keys, key_parameter
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import fitting, upsert
@@ -48,11 +53,11 @@ def upsert_calls(session: Session, records: Sequence[CallRecord]) -> None:
 
 def upsert_interactions(session: Session, records: Sequence[InteractionRecord]) -> None:
     """Write ended interactions. The last record of an app and id wins."""
-    table = Interaction.__table__
+    table = LedgerInteraction.__table__
     assert isinstance(table, Table)
     runs = [fitting(table, _interaction(record)) for record in records]
     mark_ends_until_now(session, runs)
-    upsert(session, Interaction, runs)
+    upsert(session, LedgerInteraction, runs)
     mark_rows(session, runs, "ended_at")
 
 
@@ -95,16 +100,16 @@ def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -
     )
     deleted = sum(_delete(session, key, condition, max_rows) for key, condition in old)
     keys = session.execute(
-        select(Interaction.tenant_id, Interaction.app_id, Interaction.id)
-        .where(Interaction.ended_at < time)
+        select(LedgerInteraction.tenant_id, LedgerInteraction.app_id, LedgerInteraction.id)
+        .where(LedgerInteraction.ended_at < time)
         .limit(max_rows)
     ).all()
     for tenant_id, app_id, interaction_id in keys:
         session.execute(
-            delete(Interaction).where(
-                Interaction.tenant_id == tenant_id,
-                Interaction.app_id == app_id,
-                Interaction.id == interaction_id,
+            delete(LedgerInteraction).where(
+                LedgerInteraction.tenant_id == tenant_id,
+                LedgerInteraction.app_id == app_id,
+                LedgerInteraction.id == interaction_id,
             )
         )
     return deleted + len(keys)

@@ -20,7 +20,7 @@ from fairserve.platform.db.base import Base, utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.erasures import Erasure, user_hashes
 from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
 from fairserve.platform.db.many_keys import in_keys, key_parameter
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import upsert
@@ -145,13 +145,13 @@ class Rewriting:
         _update(session, ThrottlingEvent, changes)
         mark_rows(session, map(_plain, page), "at")
 
-    def _interactions(self, session: Session, page: Sequence[Interaction]) -> None:
+    def _interactions(self, session: Session, page: Sequence[LedgerInteraction]) -> None:
         # A replayed journal may have written the new rows already.
         changed = [
             _plain(row) | {"id": self._new.run(row.app_id, row.id), "user_id": self._new.pseudonym}
             for row in page
         ]
-        upsert(session, Interaction, changed)
+        upsert(session, LedgerInteraction, changed)
         _delete(session, page)
         mark_rows(session, changed, "ended_at")
 

@@ -19,7 +19,12 @@ from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.identity import EndUser
-from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
+from fairserve.platform.db.ledger import (
+    LedgerCall,
+    LedgerInteraction,
+    OpenInteraction,
+    ThrottlingEvent,
+)
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.programs import ProgramRow, ProgramStep
 from fairserve.platform.db.responses import ConversationItem, StoredConversation, StoredResponse
@@ -65,10 +70,10 @@ CONTRACTS = RecordKind(
 )
 INTERACTIONS = RecordKind(
     "interactions",
-    Interaction,
-    _about_user(Interaction),
-    (Interaction.app_id, Interaction.id),
-    Interaction.opened_at,
+    LedgerInteraction,
+    _about_user(LedgerInteraction),
+    (LedgerInteraction.app_id, LedgerInteraction.id),
+    LedgerInteraction.opened_at,
 )
 OPEN_INTERACTIONS = RecordKind(
     "open_interactions",

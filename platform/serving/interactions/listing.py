@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from fairserve.platform.control.messages import RunView
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.db.ledger import LedgerInteraction
 from fairserve.platform.db.schemas import Paging
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.serving.interactions import repository
@@ -31,7 +31,7 @@ class RunFilter:
 
 async def list_runs(
     control: ControlPort, sessions: SessionFactory, which: RunFilter, page: Paging
-) -> tuple[list[RunView], list[Interaction]]:
+) -> tuple[list[RunView], list[LedgerInteraction]]:
     """Return live runs, then ended ones, the latest opened first; ``offset`` counts among the ended.
 
     A run that ended less than a second ago may be in neither part yet. Raises UnavailableError.

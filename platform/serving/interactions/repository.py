@@ -9,16 +9,16 @@ from typing import Any, TypeAlias, TypeVar
 from sqlalchemy import Row, Select, func, select
 
 from fairserve.platform.db.engine import SessionFactory, read_only
-from fairserve.platform.db.ledger import Interaction, LedgerCall
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction
 
 MAX_CALLS = 10_000
 """Calls of one run at most: the tracker's limit of live calls."""
 
 
-def find(sessions: SessionFactory, tenant: str, app: str, run_id: str) -> Interaction | None:
+def find(sessions: SessionFactory, tenant: str, app: str, run_id: str) -> LedgerInteraction | None:
     """Return an ended run by the client's id."""
     with sessions() as session:
-        return read_only(session).get(Interaction, (tenant, app, run_id))
+        return read_only(session).get(LedgerInteraction, (tenant, app, run_id))
 
 
 def latest(
@@ -30,28 +30,28 @@ def latest(
     offset: int,
     user: str | None = None,
     state: str | None = None,
-) -> list[Interaction]:
+) -> list[LedgerInteraction]:
     """Return ended runs, the latest opened first; None: all tenants, apps, users or states.
 
     An index gives them in this order, of an app, a tenant or all; users and states are searched in it.
     """
     wanted = (
-        (Interaction.tenant_id, tenant),
-        (Interaction.app_id, app),
-        (Interaction.user_id, user),
-        (Interaction.state, state),
+        (LedgerInteraction.tenant_id, tenant),
+        (LedgerInteraction.app_id, app),
+        (LedgerInteraction.user_id, user),
+        (LedgerInteraction.state, state),
     )
     query = (
-        select(Interaction)
+        select(LedgerInteraction)
         .where(
-            Interaction.shared_by.is_(None),
+            LedgerInteraction.shared_by.is_(None),
             *(column == value for column, value in wanted if value is not None),
         )
         .order_by(
-            Interaction.opened_at.desc(),
-            Interaction.id,
-            Interaction.app_id,
-            Interaction.tenant_id,
+            LedgerInteraction.opened_at.desc(),
+            LedgerInteraction.id,
+            LedgerInteraction.app_id,
+            LedgerInteraction.tenant_id,
         )
         .limit(limit)
         .offset(offset)
@@ -63,7 +63,7 @@ def latest(
 def last_end(sessions: SessionFactory) -> datetime | None:
     """Return the end of the run that ended last, from an index."""
     with sessions() as session:
-        return read_only(session).scalar(select(func.max(Interaction.ended_at)))
+        return read_only(session).scalar(select(func.max(LedgerInteraction.ended_at)))
 
 
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from fairserve.interactions.programs.declared import ProgramIn
 from fairserve.interactions.tracking.identity import MAX_ID_CHARS, client_run_id
 from fairserve.platform.control.messages import RunView
-from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.db.ledger import LedgerInteraction
 from fairserve.platform.db.schemas import ObjectId, Paging, Strict, TenantQuery, UserId
 from fairserve.platform.serving.interactions.graph_view import MAX_NODES
 from fairserve.platform.serving.interactions.listing import ListedState
@@ -123,7 +123,7 @@ def of_view(view: RunView) -> InteractionOut:
     )
 
 
-def of_row(row: Interaction) -> InteractionOut:
+def of_row(row: LedgerInteraction) -> InteractionOut:
     """Return an ended run from its ledger row."""
     return InteractionOut(
         id=row.id,

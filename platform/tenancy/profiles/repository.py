@@ -18,7 +18,7 @@ from fairserve.interactions.profiles.profile_learning import (
 from fairserve.interactions.profiles.profile_statistics import CallSeen, RunSeen
 from fairserve.interactions.tracking.run_end import ENDED_BY_ITSELF
 from fairserve.platform.db.identity import App
-from fairserve.platform.db.ledger import Interaction, LedgerCall
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction
 from fairserve.platform.db.profiles import ProfileSource, ProfileVersion
 
 KEPT_VERSIONS = 1000
@@ -165,10 +165,10 @@ def seen(
         made[run_id] = before._replace(calls=before.calls + 1, tokens=before.tokens + call.tokens)
     oldest = rows[-1].accepted_at if rows else now
     ended = session.execute(
-        select(Interaction.id, Interaction.ended_at).where(
-            Interaction.app_id == app_id,
-            Interaction.opened_at >= oldest,
-            Interaction.state.in_(ENDED_BY_ITSELF),
+        select(LedgerInteraction.id, LedgerInteraction.ended_at).where(
+            LedgerInteraction.app_id == app_id,
+            LedgerInteraction.opened_at >= oldest,
+            LedgerInteraction.state.in_(ENDED_BY_ITSELF),
         )
     )
     for run_id, ended_at in ended:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.platform.reporting.traffic.export import export
 from fairserve.platform.reporting.traffic.lines import RecordedCall
@@ -90,7 +90,7 @@ def demand_of(
     found = _Matching(served, pseudonym).runs(recorded)
     asked, broken = _asked(refused, model, lead_at, left_out)
     last_at = _last_accepted(served)
-    runs: list[TraceInteraction] = []
+    runs: list[Interaction] = []
     unfinished: set[str] = set()
     came_earlier = 0
     for run in made.trace.interactions:
@@ -172,9 +172,7 @@ def _retries(
     return min(MAX_RETRIES, max(map(len, again.values()), default=0))
 
 
-def _newest(
-    runs: Sequence[TraceInteraction], max_calls: int
-) -> tuple[list[TraceInteraction], bool]:
+def _newest(runs: Sequence[Interaction], max_calls: int) -> tuple[list[Interaction], bool]:
     calls, first = 0, len(runs)
     while first and calls + len(runs[first - 1].calls) <= max_calls:
         first -= 1
@@ -188,7 +186,7 @@ def newest(trace: Trace, calls: int) -> Trace:
     return trace.with_interactions(kept or trace.interactions[-1:])
 
 
-def _most_tokens(run: TraceInteraction) -> int:
+def _most_tokens(run: Interaction) -> int:
     return max(call.prompt_tokens + call.output_tokens * call.samples for call in run.calls)
 
 
@@ -245,7 +243,7 @@ class _Estimates:
 
     def __init__(
         self,
-        runs: Sequence[TraceInteraction],
+        runs: Sequence[Interaction],
         profiles: Mapping[str, AppProfile],
         block_tokens: int,
         kv_capacity_tokens: int,
@@ -257,7 +255,7 @@ class _Estimates:
         self._block_tokens = block_tokens
         self._most_tokens = kv_capacity_tokens - 1
         self._random = Random(seed)  # noqa: S311  the choice of a typical run is not a secret
-        self._by_app: dict[str, list[TraceInteraction]] = defaultdict(list)
+        self._by_app: dict[str, list[Interaction]] = defaultdict(list)
         seen: Counter[int] = Counter()
         for run in sorted(runs, key=lambda each: (each.arrival_s, each.interaction_id)):
             self._by_app[run.app].append(run)
@@ -266,7 +264,7 @@ class _Estimates:
         self._fresh = 1 + max(seen, default=0)
         self._step = self._fresh
 
-    def run(self, tries: Sequence[RejectedCall], lead_at: float) -> TraceInteraction:
+    def run(self, tries: Sequence[RejectedCall], lead_at: float) -> Interaction:
         """Return the estimate of a run with these rejected attempts."""
         first = tries[0]
         run_id = f"refused-{len(self.ids) + 1}"
@@ -277,11 +275,11 @@ class _Estimates:
         else:
             self.of_profiles.add(run_id)
             calls = self._typical(self._profiles.get(first.app, DEFAULT_PROFILE))
-        return TraceInteraction(
+        return Interaction(
             run_id, first.tenant, first.app, first.user, round(first.at - lead_at, 6), calls
         )
 
-    def continued(self, run: TraceInteraction) -> TraceInteraction:
+    def continued(self, run: Interaction) -> Interaction:
         """Return a run that was rejected while in progress, continued with calls of a longer run."""
         made, last = len(run.calls), run.calls[-1]
         longer = [each for each in self._by_app[run.app] if len(each.calls) > made]

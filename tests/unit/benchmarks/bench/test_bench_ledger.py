@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from fairserve.benchmarks.bench import ledger
 from fairserve.benchmarks.bench.figures_command import FiguresOptions
 from fairserve.benchmarks.bench.ledger_rows import BATCH_CALLS, LedgerBatches, Rollup
-from fairserve.platform.db.ledger import Interaction, LedgerCall
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction
 from fairserve.platform.db.usage import UsageCalls
 
 TINY = 0.002
@@ -31,7 +31,7 @@ def test_the_document_contains_every_figure(tmp_path):
 def test_a_round_writes_a_row_for_each_call_and_run():
     batches = LedgerBatches(10, 2)
     batches.round()
-    for table in (LedgerCall, Interaction):
+    for table in (LedgerCall, LedgerInteraction):
         assert count(batches._database, table) == 10 + 2 * BATCH_CALLS
 
 

@@ -13,7 +13,7 @@ from fairserve.benchmarks.reproduce.steady import steady
 from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.scheduling.metrics import satisfied, water_filling
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -52,7 +52,7 @@ def chain(client, number, calls, *, size=400, at_s=0.0):
         TraceCall(str(place), "a", (str(place - 1),) if place else (), 0.0, size, 0, size // 8)
         for place in range(calls)
     ]
-    return TraceInteraction(
+    return Interaction(
         f"{client}-{number}", "t", client, client, at_s, tuple(planned), group=client
     )
 

@@ -4,7 +4,7 @@ import pytest
 
 from fairserve.benchmarks.reproduce.fairserve.figures import fairserve_figures
 from fairserve.engine.simulated.replay_result import ReplayResult
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.call import TokenUsage
 from fairserve.scheduling.metrics import CallSample, RunSample
 
@@ -15,7 +15,7 @@ def planned(call_id, tokens):
 
 def interaction(name, app, user, *tokens, group="well-behaved"):
     calls = tuple(planned(str(number), each) for number, each in enumerate(tokens))
-    return TraceInteraction(name, "t", app, user, 0.0, calls, group=group)
+    return Interaction(name, "t", app, user, 0.0, calls, group=group)
 
 
 def call(user, run, arrival_s, end_s, tokens, *, outcome="completed", waited_s=0.0, **more):

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from fairserve.benchmarks.commands import simulate as main
 from fairserve.platform.db.contracts import Price
 from fairserve.platform.db.engine import connect, session_factory
-from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
 from fairserve.platform.db.schema import upgrade
 
 BEGIN = datetime(2026, 1, 31, tzinfo=UTC)
@@ -70,7 +70,7 @@ def test_every_call_and_run_has_one_row_even_if_repeated(trace, ledger):
         assert simulate(trace, ledger) == 0
         with ledger() as session:
             rows = session.scalars(select(LedgerCall)).all()
-            runs = session.scalars(select(Interaction)).all()
+            runs = session.scalars(select(LedgerInteraction)).all()
         assert len(rows) == 24
         assert {(run.state, run.calls, run.tokens) for run in runs} == {("complete", 2, 92)}
     assert len(runs) == 12
@@ -92,7 +92,7 @@ def test_rejections_are_rows_with_their_reason(trace, ledger):
             select(func.count()).select_from(LedgerCall).where(LedgerCall.outcome == "refused")
         )
         events = session.scalars(select(ThrottlingEvent)).all()
-        states = set(session.scalars(select(Interaction.state)))
+        states = set(session.scalars(select(LedgerInteraction.state)))
     assert rejected == len(events) > 0
     assert {(event.reason, event.limit_count) for event in events} == {("rpm_user_limit", 2)}
     assert any(event.mid_run for event in events)

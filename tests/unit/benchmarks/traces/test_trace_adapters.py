@@ -7,7 +7,7 @@ import pytest
 from fairserve.benchmarks.traces.mooncake import MooncakeOptions
 from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.engine.simulated.traces.defaults import Defaults
-from fairserve.engine.simulated.traces.model import TraceCall, TraceError, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, TraceCall, TraceError
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
 VTC = "req_time_s,client,input_tokens,output_tokens"
@@ -31,7 +31,7 @@ def test_azure_files_are_read(tmp_path):
     assert trace.name == "t"
     runs = trace.interactions
     assert [(i.interaction_id, i.arrival_s) for i in runs] == [("4", 0), ("2", 1.5), ("3", 3.25)]
-    assert runs[1] == TraceInteraction(
+    assert runs[1] == Interaction(
         "2", "t", "azure", "default", 1.5, (TraceCall("0", "azure", (), 0.0, 374, 0, 44),)
     )
     assert runs[2].calls[0].output_tokens == 1  # none in the file
@@ -45,12 +45,8 @@ def test_azure_times_may_have_a_zone(tmp_path):
 def test_vtc_files_are_read(tmp_path):
     trace = read_trace(csv(tmp_path, VTC, "1.5,13,20,7", "0.5,gpt,9,0"))
     assert trace.interactions == (
-        TraceInteraction(
-            "3", "default", "vtc", "gpt", 0.5, (TraceCall("0", "vtc", (), 0.0, 9, 0, 1),)
-        ),
-        TraceInteraction(
-            "2", "default", "vtc", "13", 1.5, (TraceCall("0", "vtc", (), 0.0, 20, 0, 7),)
-        ),
+        Interaction("3", "default", "vtc", "gpt", 0.5, (TraceCall("0", "vtc", (), 0.0, 9, 0, 1),)),
+        Interaction("2", "default", "vtc", "13", 1.5, (TraceCall("0", "vtc", (), 0.0, 20, 0, 7),)),
     )
 
 
@@ -117,7 +113,7 @@ def test_mooncake_files_are_read(tmp_path):
         (),
         (),
     ]
-    assert trace.interactions[1] == TraceInteraction(
+    assert trace.interactions[1] == Interaction(
         "2",
         "default",
         "mooncake",

@@ -21,7 +21,7 @@ from fairserve.benchmarks.traces.assignment import (
     scale_time,
     window,
 )
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceError, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
 
 
 def call(blocks=(), call_id="0", gap_s=2.0):
@@ -30,7 +30,7 @@ def call(blocks=(), call_id="0", gap_s=2.0):
 
 def trace_of(count, name="t", block_tokens=16, blocks=(), step_s=1.0):
     runs = [
-        TraceInteraction(f"i{i}", "default", "app", f"u{i % 7}", i * step_s, (call(blocks),))
+        Interaction(f"i{i}", "default", "app", f"u{i % 7}", i * step_s, (call(blocks),))
         for i in range(count)
     ]
     return Trace(name, block_tokens, tuple(runs))
@@ -221,7 +221,7 @@ def chains(draw, name):
         while (above := parent[path[0]]) < path[0]:
             path.insert(0, above)
         blocks = [(block_id, 1) for block_id in path]
-        runs.append(TraceInteraction(str(number), "t", "a", "u", 0.0, (call(blocks),)))
+        runs.append(Interaction(str(number), "t", "a", "u", 0.0, (call(blocks),)))
     return Trace(name, block_tokens, tuple(runs))
 
 

@@ -9,7 +9,7 @@ from otel_documents import assistant, chat, exported, span, system, user, write_
 from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.interaction_file import write_trace
-from fairserve.engine.simulated.traces.model import TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, TraceCall
 from fairserve.platform.server import cli
 
 QUESTION = [system("Be brief, and be kind."), user("What is a hash table?")]
@@ -38,7 +38,7 @@ def test_a_run_of_two_turns_is_read(tmp_path):
     assert (trace.name, trace.block_tokens) == ("run", 16)
     # 43 characters in the first prompt, 22 of them of the system; 112 in the second.
     assert trace.interactions == (
-        TraceInteraction(
+        Interaction(
             "t",
             "acme",
             "desk",

@@ -10,7 +10,7 @@ from one_engine import BLOCK, costs
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceError, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 
@@ -23,7 +23,7 @@ def call(name, deps=(), gap_s=0.0, prompt=8, output=2, samples=1, blocks=()):
 
 
 def run_of(name, *calls, user="u", tenant="t", app="a", at_s=0.0, scope="file", group=""):
-    return TraceInteraction(name, tenant, app, user, at_s, calls, scope, group)
+    return Interaction(name, tenant, app, user, at_s, calls, scope, group)
 
 
 def trace(*interactions):

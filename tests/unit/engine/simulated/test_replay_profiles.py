@@ -9,7 +9,7 @@ from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_profiles import ReplayProfiles
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
@@ -36,7 +36,7 @@ def run(name, *, calls=2, samples=1, tokens=200, arrival_s=0.0):
         )
         for number in range(calls)
     )
-    return TraceInteraction(name, "t", "app", f"u-{name}", arrival_s, made)
+    return Interaction(name, "t", "app", f"u-{name}", arrival_s, made)
 
 
 def trace(*runs):

@@ -6,7 +6,7 @@ import pytest
 
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.interaction_file import read_interactions
-from fairserve.engine.simulated.traces.model import TraceCall, TraceError, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, TraceCall, TraceError
 
 
 def call(**fields):
@@ -46,7 +46,7 @@ def test_every_field_is_read(tmp_path):
     trace = read_interactions(written(tmp_path, record))
     assert (trace.name, trace.block_tokens) == ("t", 8)
     assert trace.interactions == (
-        TraceInteraction(
+        Interaction(
             interaction_id="r",
             tenant="t",
             app="a",
@@ -66,7 +66,7 @@ def test_every_field_is_read(tmp_path):
 @pytest.mark.parametrize("absent", [{}, dict.fromkeys(["tenant", "user", "app", "arrival_s"])])
 def test_missing_or_null_fields_get_defaults(tmp_path, absent):
     record = {"iid": "a", "bs": 16, "calls": [{"id": 0, "in": 40, "out": 5, "gap": None}], **absent}
-    assert read_one(tmp_path, record) == TraceInteraction(
+    assert read_one(tmp_path, record) == Interaction(
         interaction_id="a",
         tenant="default",
         app="default",

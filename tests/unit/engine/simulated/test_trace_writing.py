@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.engine.simulated.traces.interaction_file import read_interactions, write_trace
-from fairserve.engine.simulated.traces.model import Trace, TraceCall, TraceError, TraceInteraction
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
 
 NAMES = st.text(min_size=1, max_size=6)
 SECONDS = st.floats(min_value=0, max_value=1e9)
@@ -42,7 +42,7 @@ def calls(draw, call_id, earlier, block_tokens):
 @st.composite
 def interactions(draw, interaction_id, block_tokens):
     ids = draw(st.lists(NAMES, unique=True, min_size=1, max_size=5))
-    return TraceInteraction(
+    return Interaction(
         interaction_id=interaction_id,
         tenant=draw(NAMES),
         app=draw(NAMES),
@@ -69,7 +69,7 @@ def one_call(**fields):
 
 def trace_of(*chosen, **fields):
     values = {"tenant": "t", "app": "a", "user": "u", "arrival_s": 0.0}
-    runs = [TraceInteraction(str(i), calls=c, **{**values, **fields}) for i, c in enumerate(chosen)]
+    runs = [Interaction(str(i), calls=c, **{**values, **fields}) for i, c in enumerate(chosen)]
     return Trace("mix", 16, tuple(runs))
 
 
