@@ -7,7 +7,6 @@ with (``fairserve.benchmarks.policies.registry``); a server imports it only if o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
 
 from fairserve.scheduling.base import Feeder, LocalScheduler, Router
@@ -44,9 +43,10 @@ def _local_dlpm(**options: Any) -> LocalScheduler:
 
 def _local_vtc(**options: Any) -> LocalScheduler:
     """Return VTC. Predictions by an ``oracle``, or a ``noisy`` one, exist to be compared with."""
-    if options.get("predict") in ("oracle", "noisy"):
-        made: LocalScheduler = import_module(_COMPARED).vtc_oracle(**options)
-        return made
+    predict = options.get("predict")
+    if predict in ("oracle", "noisy"):
+        del options["predict"]
+        return _VTC_ORACLES[predict](**options)
     return Vtc(VtcOptions(**options))
 
 
@@ -77,6 +77,8 @@ def _router_cache_aware(locality: Locality, **options: Any) -> Router:
 def _router_d2lpm(locality: Locality, **options: Any) -> Router:
     return D2lpm(locality, D2lpmOptions(**options))
 
+
+_VTC_ORACLES: Registry[LocalFactory] = Registry("oracle", {}, f"{_COMPARED}:VTC_ORACLES")
 
 LOCAL_SCHEDULERS: Registry[LocalFactory] = Registry(
     "local scheduler",

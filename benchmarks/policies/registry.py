@@ -33,9 +33,11 @@ def _lcf(**options: Any) -> LocalScheduler:
     return Lcf(LcfOptions(**options))
 
 
-def vtc_oracle(predict: str, noise: float = 0.5, **options: Any) -> LocalScheduler:
-    """Return VTC that predicts as an ``oracle``, or with errors up to ``noise`` (``noisy``)."""
-    noise = noise if predict == "noisy" else 0.0
+def _vtc_oracle(**options: Any) -> LocalScheduler:
+    return VtcOracle(VtcOracleOptions(**options))
+
+
+def _vtc_noisy(noise: float = 0.5, **options: Any) -> LocalScheduler:
     return VtcOracle(VtcOracleOptions(noise=noise, **options))
 
 
@@ -62,6 +64,12 @@ def _vtc(directory: Directory, locality: Locality, **options: Any) -> Feeder:
 def _preble(locality: Locality, **options: Any) -> Router:
     return Preble(locality, PrebleOptions(**options))
 
+
+VTC_ORACLES: Mapping[str, Callable[..., LocalScheduler]] = {
+    "oracle": _vtc_oracle,
+    "noisy": _vtc_noisy,
+}
+"""Values of VTC's option ``predict`` that need the true output lengths."""
 
 LOCAL_SCHEDULERS: Mapping[str, Callable[..., LocalScheduler]] = {
     "lcf": _lcf,

@@ -13,6 +13,7 @@ from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tena
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.ledger import (
     LedgerCall,
+    LedgerInteraction,
     OpenInteraction,
     ThrottlingEvent,
 )
