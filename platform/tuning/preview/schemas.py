@@ -31,14 +31,12 @@ class WindowOut(BaseModel):
     """Planned calls of these runs; an aborted run has fewer, and retries do not count."""
     users: int
     estimated_runs: int
-    """Rejected runs that never ran, estimated by typical runs of their apps."""
+    """Rejected runs that never ran; each repeats the median run of its app."""
     estimated_calls: int
-    estimated_by_profile: int
-    """Estimated runs of apps without an accepted run, estimated by their profile."""
     came_earlier_runs: int
     """Runs accepted after a rejection, which arrive at the time of their first rejection."""
     continued_runs: int
-    """Runs rejected while in progress, with estimated remaining calls."""
+    """Runs rejected while in progress, with one more call like their last."""
     retries: int
     """Retries of a rejected call, each after its ``Retry-After``; their number is the clients'."""
 
@@ -46,15 +44,14 @@ class WindowOut(BaseModel):
 class CostsOut(BaseModel):
     """Durations of the workers' passes."""
 
-    source: Literal["fitted", "scaled", "assumed"]
-    """Source of the durations: the window's calls, a named model scaled to few calls, or the model."""
+    source: Literal["scaled", "assumed"]
+    """A named model scaled to the median of the window's calls, or the model as it is without calls."""
     calls: int
-    typical_error: float | None
-    """Median of the relative errors of the modelled times."""
+    """Number of measured calls."""
     way_s: float
     """Round-trip time to a worker, in seconds."""
     factor: float
-    """Factor by which all passes were slowed down to match the measured durations of calls."""
+    """Factor on all times of the named model."""
     pass_s: float
     prompt_token_s: float
     step_s: float
