@@ -129,11 +129,11 @@ def test_the_levels_of_a_tenant_are_set_and_applied(operator, server, world):
     assert operator.page.get_by_label("Levels").input_value() == "tenant > app > user"
     call(server, world["one"]["api_key"], "leveled")
     path = f"/admin/clients/{tenant}/{world['one']['id']}/leveled"
-    assert [level["path"] for level in server.admin("GET", path)["levels"]] == [
+    assert [level["path"] for level in server.call(server.admin_key, "GET", path)["levels"]] == [
         [tenant, world["one"]["id"], "leveled"][:depth] for depth in (1, 2, 3)
     ]
-    server.admin("PATCH", f"/admin/tenants/{tenant}", json={"levels": None})
-    assert len(server.admin("GET", path)["levels"]) == 2
+    server.call(server.admin_key, "PATCH", f"/admin/tenants/{tenant}", {"levels": None})
+    assert len(server.call(server.admin_key, "GET", path)["levels"]) == 2
 
 
 def test_a_blocked_user_is_rejected_until_unblocked(operator, server, world):
@@ -157,27 +157,29 @@ def test_a_change_is_audited_and_keeps_hidden_fields(operator, server, world):
     tenant = world["one"]["tenant_id"]
     place = f"/admin/users/{tenant}/contracted"
     held = {"soft_budget": 5, "soft_end": "finish_runs", "budget_duration": "1d", "rpm_limit": 7}
-    server.admin("PUT", place, json={"blocked": True, "contract": held})
-    before = server.admin("GET", place)
+    server.call(server.admin_key, "PUT", place, {"blocked": True, "contract": held})
+    before = server.call(server.admin_key, "GET", place)
     operator.open(path_of(world["one"], "contracted"))
     assert "No calls in the last half hour" in operator.text()
     assert "reject new runs" in operator.text()
     save(operator, Weight="0.5", Calls_per_minute_under_overload="30")
     operator.page.wait_for_url("**?done=user")
-    after = server.admin("GET", place)
+    after = server.call(server.admin_key, "GET", place)
     assert (after["weight"], after["rpm"], after["blocked"]) == (0.5, 30, True)
     assert after["contract"] == before["contract"]
-    (change, *_) = server.admin("GET", f"/admin/audit?tenant={tenant}&target=contracted")["items"]
+    (change, *_) = server.call(
+        server.admin_key, "GET", f"/admin/audit?tenant={tenant}&target=contracted"
+    )["items"]
     assert change["action"] == "user.change"
     assert (change["before"]["weight"], change["after"]["weight"]) == (1.0, 0.5)
     operator.page.get_by_role("button", name="Unblock").click()
     operator.page.get_by_role("button", name="Block", exact=True).wait_for()
-    after = server.admin("GET", place)
+    after = server.call(server.admin_key, "GET", place)
     assert (after["weight"], after["rpm"], after["blocked"]) == (0.5, 30, False)
     assert after["contract"] == before["contract"]
     operator.page.get_by_role("button", name="Reset").click()
     operator.page.get_by_text("all have their defaults").wait_for()
-    assert server.admin("GET", place)["contract"]["rpm_limit"] is None
+    assert server.call(server.admin_key, "GET", place)["contract"]["rpm_limit"] is None
 
 
 def test_invalid_values_change_nothing_and_are_kept(operator, server, world):
@@ -191,7 +193,7 @@ def test_invalid_values_change_nothing_and_are_kept(operator, server, world):
     assert operator.page.locator("[aria-invalid=true]").count() == 2
     assert "Must be a valid number." in operator.text()
     assert not operator.faults()
-    assert server.admin("GET", place)["updated_at"] is None
+    assert server.call(server.admin_key, "GET", place)["updated_at"] is None
 
 
 def test_a_tenant_is_weighed_suspended_and_resumed(operator, server):
@@ -207,7 +209,7 @@ def test_a_tenant_is_weighed_suspended_and_resumed(operator, server):
     operator.page.locator("[aria-invalid=true]").wait_for()
     save(operator, Weight="2.5")
     operator.page.wait_for_url("**?done=tenant")
-    assert server.admin("GET", f"/admin/tenants/{tenant}")["weight"] == 2.5
+    assert server.call(server.admin_key, "GET", f"/admin/tenants/{tenant}")["weight"] == 2.5
     operator.page.get_by_role("button", name="Suspend").click()
     operator.page.get_by_text("Suspended since").wait_for()
     with pytest.raises(openai.AuthenticationError):
@@ -215,7 +217,9 @@ def test_a_tenant_is_weighed_suspended_and_resumed(operator, server):
     operator.page.get_by_role("button", name="Resume").click()
     operator.page.get_by_role("button", name="Suspend").wait_for()
     call(server, app["api_key"], "x")
-    actions = server.admin("GET", f"/admin/audit?tenant={tenant}&action=tenant.change")["items"]
+    actions = server.call(
+        server.admin_key, "GET", f"/admin/audit?tenant={tenant}&action=tenant.change"
+    )["items"]
     assert len(actions) == 3
 
 
@@ -226,16 +230,16 @@ def test_an_app_is_changed(operator, server):
     save(operator, Weight="2", Calls_per_minute_of_each_user="40")
     operator.page.wait_for_url("**?done=app")
     place = f"/v1/apps/{app['id']}?tenant={app['tenant_id']}"
-    after = server.admin("GET", place)
+    after = server.call(server.admin_key, "GET", place)
     assert (after["weight"], after["limits"]["user_rpm"]) == (2, 40)
     save(operator, Calls_per_minute_of_each_user="")
     operator.page.wait_for_url("**?done=app")
     operator.page.wait_for_load_state()
-    assert server.admin("GET", place)["limits"]["user_rpm"] is None
+    assert server.call(server.admin_key, "GET", place)["limits"]["user_rpm"] is None
     operator.page.get_by_label("Source").select_option("pinned")
     operator.page.get_by_role("button", name="Change").click()
     operator.page.wait_for_url("**?done=profile")
-    assert server.admin("GET", place)["profile_mode"] == "pinned"
+    assert server.call(server.admin_key, "GET", place)["profile_mode"] == "pinned"
     versions = operator.page.get_by_role("region", name="Versions of the profile")
     assert "pinned by" in versions.locator("tbody tr").first.inner_text()
     operator.open(f"/console/clients/apps?tenant={app['tenant_id']}")
@@ -252,7 +256,7 @@ def test_a_tenant_changes_only_permitted_fields_of_its_app(browser, server):
         csrf = visit.page.locator("input[name=csrf]").first.input_value()
         save(visit, Name="renamed", Calls_per_minute_of_the_app="900")
         visit.page.wait_for_url("**?done=app")
-        after = server.request("GET", f"/v1/apps/{app['id']}", app["tenant_key"])
+        after = server.call(app["tenant_key"], "GET", f"/v1/apps/{app['id']}")
         assert (after["name"], after["limits"]["app_rpm"]) == ("renamed", 900)
         cookies = {each["name"]: each["value"] for each in visit.context.cookies()}
         fields = {"csrf": csrf, "action": "save", "name": "renamed", "weight": "9"}
@@ -263,13 +267,13 @@ def test_a_tenant_changes_only_permitted_fields_of_its_app(browser, server):
             timeout=60,
         )
         assert answer.status_code == 303, "the weight is not looked at"
-        after = server.request("GET", f"/v1/apps/{app['id']}", app["tenant_key"])
+        after = server.call(app["tenant_key"], "GET", f"/v1/apps/{app['id']}")
         assert after["weight"] == 1
-        server.request(
+        server.call(
+            app["tenant_key"],
             "POST",
             "/v1/apps",
-            app["tenant_key"],
-            json={
+            {
                 "name": "taken",
                 "profile": {"stages": [{"input_tokens": 1, "output_tokens": 1}]},
             },
@@ -322,7 +326,9 @@ def test_a_tenant_sees_only_its_own_clients(browser, server, world):
                 f"/console/clients/tenants/{other['tenant_id']}",
             ):
                 assert client.post(path, data=fields).status_code == 404, path
-    assert not server.admin("GET", f"/admin/users/{other['tenant_id']}/cleo")["blocked"]
+    assert not server.call(server.admin_key, "GET", f"/admin/users/{other['tenant_id']}/cleo")[
+        "blocked"
+    ]
 
 
 def test_missing_clients_are_not_found(operator, world):

@@ -58,7 +58,7 @@ def test_a_worker_is_drained_and_serves_again(operator, server, app):
     assert "No other worker serves" in question
     operator.page.get_by_role("button", name="Undrain w1").click()
     row(operator, "w1").get_by_text("serving").wait_for()
-    changes = server.admin("GET", "/admin/audit?limit=4")["items"]
+    changes = server.call(server.admin_key, "GET", "/admin/audit?limit=4")["items"]
     done = [(change["action"], change["target"]) for change in changes]
     assert done == [
         ("worker.undrain", "w1"),
@@ -71,15 +71,15 @@ def test_a_worker_is_drained_and_serves_again(operator, server, app):
 def test_changes_of_others_are_shown_without_a_reload(operator, server):
     operator.open(CLUSTER)
     ready(operator)
-    server.admin("POST", "/admin/cluster/workers/w1/drain")
+    server.call(server.admin_key, "POST", "/admin/cluster/workers/w1/drain")
     row(operator, "w1").get_by_text("drained", exact=True).wait_for()
     alias = {"target": {"fairserve-tiny-random": 1}}
-    server.admin("PUT", "/admin/cluster/aliases/small%20<b>", json=alias)
+    server.call(server.admin_key, "PUT", "/admin/cluster/aliases/small%20<b>", alias)
     operator.page.get_by_role("rowheader", name="small <b>", exact=True).wait_for()
-    server.admin("POST", "/admin/cluster/workers/w1/undrain")
+    server.call(server.admin_key, "POST", "/admin/cluster/workers/w1/undrain")
     row(operator, "w1").get_by_text("serving").wait_for()
     url = "http://127.0.0.1:9"
-    server.admin("POST", "/admin/cluster/workers", json={"id": "away", "url": url})
+    server.call(server.admin_key, "POST", "/admin/cluster/workers", {"id": "away", "url": url})
     row(operator, "away").get_by_text("joining").wait_for()
     forget(server, "workers/away?force=true")
     row(operator, "away").wait_for(state="detached")
@@ -101,14 +101,14 @@ def test_charts_show_the_workers(operator, server, app):
 
 def test_a_job_is_run(operator, server):
     operator.open(CLUSTER)
-    before = server.admin("GET", "/admin/jobs")["items"]
+    before = server.call(server.admin_key, "GET", "/admin/jobs")["items"]
     assert [job["name"] for job in before] == [
         text.split("\n")[0] for text in operator.page.locator("tr[id^=job-] th").all_inner_texts()
     ]
     operator.page.get_by_role("button", name="Run retention now").click()
     operator.page.wait_for_url("**?done=job")
     assert "Job requested; it runs soon." in operator.text()
-    (change,) = server.admin("GET", "/admin/audit?action=job.run")["items"]
+    (change,) = server.call(server.admin_key, "GET", "/admin/audit?action=job.run")["items"]
     assert change["target"] == "retention"
 
 
@@ -138,5 +138,8 @@ def test_tenants_have_no_cluster(browser, server, app):
                 f"{server.url}{CLUSTER}/{path}", form={"csrf": csrf}
             )
             assert answer.status == 404
-    states = [each["state"] for each in server.admin("GET", "/admin/cluster/workers")["items"]]
+    states = [
+        each["state"]
+        for each in server.call(server.admin_key, "GET", "/admin/cluster/workers")["items"]
+    ]
     assert states == ["serving", "serving"]

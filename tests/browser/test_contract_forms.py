@@ -18,12 +18,12 @@ def set_limits(visit, title, fields):
 def test_the_quota_of_a_user_is_set_and_applied(operator, server):
     app = server.new_app()
     place = f"/admin/users/{app['tenant_id']}/limited"
-    server.admin("PUT", place, json={"weight": 2})
+    server.call(server.admin_key, "PUT", place, {"weight": 2})
     operator.open(path_of(app, "limited"))
     title = "Change the quota"
     set_limits(operator, title, {"Calls per minute": "1", "Models": f"{MODEL}\n{ODD}"})
     operator.page.wait_for_url("**?done=user")
-    held = server.admin("GET", place)
+    held = server.call(server.admin_key, "GET", place)
     assert held["weight"] == 2
     assert held["contract"]["rpm_limit"] == 1
     assert held["contract"]["allowed_models"] == [MODEL, ODD]
@@ -40,7 +40,7 @@ def test_the_quota_of_a_user_is_set_and_applied(operator, server):
     assert "budget_duration is 'often'; allowed: 1h" in form.inner_text()
     assert form.get_by_label("Budget, USD", exact=True).input_value() == "3"
     assert not operator.faults()
-    assert server.admin("GET", place)["contract"] == held["contract"]
+    assert server.call(server.admin_key, "GET", place)["contract"] == held["contract"]
     form.get_by_label("Budget period").fill("1d")
     form.get_by_label("Action above the soft budget").select_option("finish_runs")
     form.get_by_role("button", name="Set limits").click()
@@ -48,7 +48,7 @@ def test_the_quota_of_a_user_is_set_and_applied(operator, server):
     form.get_by_label("Soft budget, USD").fill("2")
     form.get_by_role("button", name="Set limits").click()
     operator.page.wait_for_url("**?done=user")
-    contract = server.admin("GET", place)["contract"]
+    contract = server.call(server.admin_key, "GET", place)["contract"]
     assert (contract["rpm_limit"], contract["soft_end"]) == (None, "finish_runs")
     assert {name: float(contract[name]) for name in ("max_budget", "soft_budget")} == {
         "max_budget": 3,
@@ -62,7 +62,7 @@ def test_quotas_of_tenants_and_apps_are_set(browser, operator, server):
     operator.open(f"/console/clients/tenants/{app['tenant_id']}")
     set_limits(operator, "Change the quota", {"Parallel calls": "3"})
     operator.page.wait_for_url("**?done=tenant")
-    tenant = server.admin("GET", f"/admin/tenants/{app['tenant_id']}")
+    tenant = server.call(server.admin_key, "GET", f"/admin/tenants/{app['tenant_id']}")
     assert tenant["contract"]["max_parallel_requests"] == 3
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
@@ -73,7 +73,7 @@ def test_quotas_of_tenants_and_apps_are_set(browser, operator, server):
         visit.page.get_by_text("9,000").wait_for()
         assert not visit.faults()
     place = f"/v1/apps/{app['id']}?tenant={app['tenant_id']}"
-    held = server.admin("GET", place)
+    held = server.call(server.admin_key, "GET", place)
     assert held["contract"]["rpm_limit"] == 50
     assert held["user_contract"]["tpm_limit"] == 9000
     assert held["name"] == "contracts"

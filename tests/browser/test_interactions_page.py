@@ -30,7 +30,7 @@ def foreign(server):
 
 def open_runs(server, app, *ids, user="anna"):
     for run_id in ids:
-        server.request("POST", RUNS, app["api_key"], json={"id": run_id, "user": user})
+        server.call(app["api_key"], "POST", RUNS, {"id": run_id, "user": user})
 
 
 def place(app, run_id):
@@ -61,7 +61,9 @@ def test_a_run_appears_is_opened_and_cancelled(operator, server, app):
     assert "Run cancelled" in operator.text()
     operator.open(LIST)
     row.get_by_text("cancelled").first.wait_for()
-    (change,) = server.admin("GET", "/admin/audit?action=interaction.cancel")["items"]
+    (change,) = server.call(server.admin_key, "GET", "/admin/audit?action=interaction.cancel")[
+        "items"
+    ]
     assert change["target"] == f"{app['id']}/tale/one"
 
 
@@ -72,7 +74,7 @@ def test_the_end_of_a_run_is_shown_live_in_the_list(browser, server, app):
         visit.open(f"{LIST}?user=anna")
         row = visit.page.locator("tbody tr", has_text="short")
         row.get_by_text("open", exact=True).wait_for()
-        server.request("DELETE", f"{RUNS}/short", app["api_key"])
+        server.call(app["api_key"], "DELETE", f"{RUNS}/short")
         row.locator(".badge", has_text="cancelled").wait_for()
         assert visit.page.locator("tbody tr", has_text="short").count() == 1
 
@@ -146,7 +148,7 @@ def test_a_tenant_sees_its_own_runs_only(browser, server, app, foreign):
         cancel = place(foreign, "theirs").replace(LIST, f"{LIST}/cancel")
         answer = visit.context.request.post(server.url + cancel, form={"csrf": csrf})
         assert answer.status == 404
-    runs = server.request("GET", f"{RUNS}?state=live", foreign["api_key"])["items"]
+    runs = server.call(foreign["api_key"], "GET", f"{RUNS}?state=live")["items"]
     assert [run["id"] for run in runs] == ["theirs"]
 
 
@@ -154,7 +156,7 @@ def test_the_list_is_filtered_and_paged(browser, server, app, foreign):
     many = server.new_app(name="many")
     open_runs(server, many, *(f"done-{number:02}" for number in range(53)), user="filter me")
     for number in range(53):
-        server.request("DELETE", f"{RUNS}/done-{number:02}", many["api_key"])
+        server.call(many["api_key"], "DELETE", f"{RUNS}/done-{number:02}")
     open_runs(server, many, "still-live", user="filter me")
     path = f"/admin/interactions?state=ended&limit=1000&app={many['id']}"
     server.wait_for(path, server.admin_key, lambda found: len(found["items"]) == 53)

@@ -57,7 +57,9 @@ def test_a_viewer_signs_in_reads_and_signs_out(visit):
 
 
 def test_an_admin_changes_a_key(visit, server):
-    made = server.admin("POST", "/admin/keys", json={"name": "report", "role": "viewer"})
+    made = server.call(
+        server.admin_key, "POST", "/admin/keys", {"name": "report", "role": "viewer"}
+    )
     visit.open("/console/keys")
     sign_in(visit, "ben")
     visit.page.wait_for_url("**/console/keys")

@@ -107,7 +107,7 @@ def test_a_tenant_sees_only_its_own_traffic(browser, server, app, other, flood):
         visit.open("/console/refusals")
         assert "No rejections match" in visit.text()
         assert visit.open(f"/console/refusals?tenant={app['tenant_id']}") == 404
-        rejected = server.admin("GET", "/admin/throttling/events")["items"][0]
+        rejected = server.call(server.admin_key, "GET", "/admin/throttling/events")["items"][0]
         assert visit.open(f"/console/refusals/{rejected['call_id']}") == 404
         assert visit.open(f"/console/usage?tenant={app['tenant_id']}") == 404
         assert visit.open(f"/console/usage?app={app['id']}") == 404

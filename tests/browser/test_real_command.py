@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 from client_pages import call
-from live_server import LiveServer
+from gateway_server import ChildServer
 
 from fairserve.platform.console.sign_in_limit import MAX_WRONG
 
@@ -14,8 +14,8 @@ STREAM = "/console/overview/stream"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    with LiveServer(folder, workers=1) as running:
+    data_dir = tmp_path_factory.mktemp("server") / "data"
+    with ChildServer(data_dir, workers=1, log_level="warning") as running:
         yield running
 
 

@@ -55,7 +55,7 @@ def server(tmp_path_factory):
 def pages(server):
     """Return the paths of all pages by name, after a minute of an overload."""
     changed = {"system": "fairserve", "parameters": {"hold_s": 120}}
-    server.admin("PUT", "/admin/throttling", json=changed)
+    server.call(server.admin_key, "PUT", "/admin/throttling", changed)
     app = server.new_app(name="research", limits={"user_rpm": LIMIT})
     key = app["api_key"]
     call(server, key, ODD)
@@ -64,14 +64,14 @@ def pages(server):
         headers = {"X-Interaction-Id": "report", "X-Agent": step, "X-Call-Id": step}
         headers |= {"X-Parent-Ids": parents} if parents else {}
         call(server, key, "user-0", f"say {step} it", extra_headers=headers)
-    server.request("POST", "/v1/interactions/report/close", key)
-    server.request("POST", "/v1/interactions", key, json={"id": LONG, "user": "user-0"})
+    server.call(key, "POST", "/v1/interactions/report/close")
+    server.call(key, "POST", "/v1/interactions", {"id": LONG, "user": "user-0"})
     flood = Flood(server, app)
     assert sum(flood.burst(2 + number % 5) for number in range(BUCKETS)) > 0
     server.wait_for(
         "/admin/interactions?state=complete", server.admin_key, lambda found: found["items"]
     )
-    newest = server.admin("GET", "/admin/throttling/events")["items"][0]
+    newest = server.call(server.admin_key, "GET", "/admin/throttling/events")["items"][0]
     tenant = app["tenant_id"]
     runs = f"/console/interactions/{tenant}/{app['id']}"
     return {

@@ -86,17 +86,17 @@ def test_a_tenant_signs_in_and_an_app_does_not(browser, server, app):
 
 def test_a_session_ends_with_its_key(server, app, signed_in):
     keys = f"/admin/tenants/{app['tenant_id']}/keys"
-    new = server.admin("POST", keys, json={"name": "console"})
+    new = server.call(server.admin_key, "POST", keys, {"name": "console"})
     client, _ = signed_in(new["api_key"])
     assert client.get("/console/overview").status_code == 200
-    server.admin("DELETE", f"{keys}/{new['id']}")
+    server.call(server.admin_key, "DELETE", f"{keys}/{new['id']}")
     assert client.get("/console/overview").headers["location"].startswith("/console/sign-in")
 
 
 def test_the_database_contains_no_cookie(server, signed_in):
     client, _ = signed_in(server.admin_key)
     token = client.cookies["fairserve_console"]
-    with closing(sqlite3.connect(server.folder / "data" / "fairserve.sqlite3")) as database:
+    with closing(sqlite3.connect(server.data_dir / "fairserve.sqlite3")) as database:
         rows = database.execute("SELECT * FROM console_sessions").fetchall()
     assert rows
     assert token not in str(rows)

@@ -15,7 +15,7 @@ def put(server):
 
     def change(system="fairserve", **parameters):
         given = {name.replace("__", "."): value for name, value in parameters.items()}
-        return server.admin("PUT", API, json={"system": system, "parameters": given})
+        return server.call(server.admin_key, "PUT", API, {"system": system, "parameters": given})
 
     return change
 
@@ -25,7 +25,7 @@ def holds(server):
     """Return a function for the settings in force: the system, and the value of a parameter."""
 
     def read(name):
-        found = server.admin("GET", API)
+        found = server.call(server.admin_key, "GET", API)
         values = {each["name"]: each["value"] for each in found["parameters"]}
         return found["system"], values[name]
 
@@ -35,13 +35,13 @@ def holds(server):
 @pytest.fixture
 def newest(server):
     """Return the newest stored version."""
-    return lambda: server.admin("GET", f"{API}/history?limit=1")["items"][0]
+    return lambda: server.call(server.admin_key, "GET", f"{API}/history?limit=1")["items"][0]
 
 
 @pytest.fixture(scope="module")
 def traffic(server):
     """Make some calls of two users; one is rejected."""
-    server.admin("PUT", API, json={"system": "rpm-2"})
+    server.call(server.admin_key, "PUT", API, {"system": "rpm-2"})
     app = server.new_app(name="played")
     rejected = 0
     for number in range(5):
@@ -254,7 +254,7 @@ def test_a_preview_shows_the_effect_of_a_change(browser, server, traffic, put, s
         assert visit.page.get_attribute("#preview", "aria-live") == "polite"
         if scripts:
             assert not visit.faults()
-    assert server.admin("GET", API)["system"] == "rpm-2", "nothing changed"
+    assert server.call(server.admin_key, "GET", API)["system"] == "rpm-2", "nothing changed"
 
 
 def test_load_and_rejections_are_live(operator, server, traffic):

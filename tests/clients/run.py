@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 sys.path.insert(0, str(HERE))
 
 from agent_worker import AgentWorker  # noqa: E402
-from live_server import LiveServer  # noqa: E402
+from gateway_server import ChildServer  # noqa: E402
 from load_tools import TOOLS, run_tool  # noqa: E402
 from processes import eventually  # noqa: E402
 from served_app import served  # noqa: E402
@@ -75,7 +75,7 @@ def measure(server, url, name, python):
 
 
 def _measure(server, url, name, python, *, one_line):
-    _, app = server.new_tenant(f"{name}{'-line' if one_line else ''}")
+    _, app = server.new_tenant_and_app(f"{name}{'-line' if one_line else ''}")
     before = len(server.worker.calls)
     environment = {
         **os.environ,
@@ -208,7 +208,10 @@ def run_programs(home, names):
 
 def run_tools(home, names):
     """Yield name and figures of each load tool."""
-    with tempfile.TemporaryDirectory() as folder, LiveServer(Path(folder)) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ChildServer(Path(folder) / "data", workers=1) as server,
+    ):
         for name in names:
             tool = TOOLS[name]
             binaries = home / tool.environment / "bin"

@@ -6,7 +6,8 @@ import pytest
 from every_task import REQUESTS, STREAMED, embedding_fleet, serves_every_task
 from kept_log import kept_log
 from processes import eventually
-from whole_server import PROFILE, WholeServer
+from server_client import PROFILE
+from whole_server import WholeServer
 
 ACCESS, PLACEMENT = "fairserve.access", "fairserve.platform.serving.completions.relay"
 PATH = "/v1/chat/completions"
@@ -15,7 +16,7 @@ PATH = "/v1/chat/completions"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     with WholeServer(tmp_path_factory.mktemp("data")) as server:
-        server.tenant, server.its_app = server.new_tenant("one")
+        server.tenant, server.its_app = server.new_tenant_and_app("one")
         server.key = server.its_app["api_key"]
         yield server
 
@@ -23,7 +24,7 @@ def server(tmp_path_factory):
 def ask(server, text, key=None, **more):
     messages = [{"role": "user", "content": text}]
     body = {"model": "scripted", "messages": messages, "max_tokens": 5, **more}
-    return server.send(key or server.key, "POST", PATH, json=body)
+    return server.request("POST", PATH, key or server.key, json=body)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -56,7 +57,7 @@ def every(tmp_path_factory):
         WholeServer(folder / "data", fleet_file=fleet_file) as server,
     ):
         serves_every_task(server)
-        server.key = server.new_tenant("one")[1]["api_key"]
+        server.key = server.new_tenant_and_app("one")[1]["api_key"]
         yield (
             server,
             {
@@ -75,7 +76,7 @@ def test_the_worker_gets_the_id_of_the_call_from_every_endpoint(every, path, str
     body = REQUESTS[path] | ({"stream": True} if stream else {})
     own = {"x-request-id": "of-the-client"}
     with kept_log() as log:
-        answer = server.send(server.key, "POST", path, json=body, headers=own)
+        answer = server.request("POST", path, server.key, json=body, headers=own)
     assert answer.status_code == 200, answer.text
     call_id = answer.headers["x-request-id"]
     assert call_id.startswith("call_")
@@ -100,8 +101,8 @@ def test_a_rejected_call_has_its_reason(server):
 
 def test_a_request_that_is_no_call_has_an_id_too(server):
     with kept_log() as log:
-        answer = server.send(server.tenant["api_key"], "GET", f"/v1/apps/{server.its_app['id']}")
-        unknown = server.send("sk-fs-a-" + "x" * 40, "GET", "/v1/apps?name=secret-query")
+        answer = server.request("GET", f"/v1/apps/{server.its_app['id']}", server.tenant["api_key"])
+        unknown = server.request("GET", "/v1/apps?name=secret-query", "sk-fs-a-" + "x" * 40)
     assert answer.headers["x-request-id"].startswith("req_")
     one, other = log.events(ACCESS)
     assert one["request_id"] == answer.headers["x-request-id"]

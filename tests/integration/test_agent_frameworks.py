@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live_server import SharedLiveServer
+from torch_worker import torch_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 QUIET = {
@@ -65,7 +65,7 @@ GUIDE = EXAMPLES.parent / "docs/guide/agents.md"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with SharedLiveServer(tmp_path_factory.mktemp("server")) as server:
+    with torch_server(tmp_path_factory.mktemp("server") / "data") as server:
         yield server
 
 
@@ -93,7 +93,7 @@ def run_example(name, server, key):
 
 def graph_of(server, run_id, key):
     """Return calls by agent and stage, and edges between agents, as the server shows the run."""
-    found = server.request("GET", f"/v1/interactions/{run_id}/graph", key)
+    found = server.call(key, "GET", f"/v1/interactions/{run_id}/graph")
     assert {node["state"] for node in found["nodes"]} == {"completed"}
     agents = {node["id"]: (node["agent"], node["stage"]) for node in found["nodes"]}
     edges = Counter((agents[parent], agents[child]) for parent, child in found["edges"])
@@ -135,7 +135,7 @@ def test_an_example_is_one_run_of_its_agents(name, server):
     nodes, edges = graph_of(server, run_id, key)
     assert nodes == wanted
     assert edges == {**edges_between(wanted), **BEYOND.get(name, {})}
-    (run,) = server.request("GET", "/v1/interactions", key)["items"]
+    (run,) = server.call(key, "GET", "/v1/interactions")["items"]
     assert (run["id"], run["user"], run["calls"]) == (run_id, "ann", calls)
 
 
@@ -149,7 +149,7 @@ def test_curl_calls_of_the_guide_are_one_run(server):
         (body,) = (value for flag, value in pairwise(flags) if flag == "-d")
         answer = httpx.post(url, content=body, headers=headers, timeout=60)
         assert answer.status_code == 200, answer.text
-    run = server.request("GET", "/v1/interactions/report-42", key)
+    run = server.call(key, "GET", "/v1/interactions/report-42")
     assert (run["state"], run["user"], run["calls"]) == ("complete", "ann", 2)
     nodes, edges = graph_of(server, "report-42", key)
     assert nodes == {("planner", 1): 1, ("writer", 2): 1}

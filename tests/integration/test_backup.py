@@ -86,7 +86,7 @@ def test_a_backup_of_a_live_server_loses_and_doubles_no_call(tmp_path, command, 
     monkeypatch.setattr(backups, "copy_database", copy_database)
     # Segments of a few calls, so that many are deleted.
     with defaults(wiring, "Journal", segment_bytes=4096), WholeServer(live) as server:
-        key = server.new_tenant("acme")[1]["api_key"]
+        key = server.new_tenant_and_app("acme")[1]["api_key"]
         call_and_wait(server, key, 3)
         assert command("backup", archive, "--data-dir", live)[0] == 0
         assert stat.S_IMODE(archive.stat().st_mode) == 0o600
@@ -112,7 +112,7 @@ def made(tmp_path_factory):
     """Return a folder with the data of a server that has stopped, and the archive of it."""
     folder = tmp_path_factory.mktemp("made")
     with WholeServer(folder / "data") as server:
-        call_and_wait(server, server.new_tenant("acme")[1]["api_key"], 1)
+        call_and_wait(server, server.new_tenant_and_app("acme")[1]["api_key"], 1)
     (folder / "data" / "batches").mkdir()
     (folder / "data" / "batches" / "one.jsonl").write_text("{}\n")
     assert (
@@ -264,7 +264,7 @@ def test_postgresql_is_backed_up_with_pg_dump(
     monkeypatch.setenv("DATABASE_URL", url)
     dump = f'pg_dump --format=custom --file={tmp_path / "database.dump"} "$DATABASE_URL"'
     with WholeServer(live, database_url=url, secret_key="k" * 40) as server:
-        key = server.new_tenant("acme")[1]["api_key"]
+        key = server.new_tenant_and_app("acme")[1]["api_key"]
         call_and_wait(server, key, 3)
         code, _, err = command("backup", archive, "--data-dir", live)
         assert code == 2

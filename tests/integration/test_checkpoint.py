@@ -1,7 +1,7 @@
 """``serve --model DIR`` serves a checkpoint of the operator, from its folder to the client."""
 
 from checkpoints import write_checkpoint
-from live_server import LiveServer
+from gateway_server import ChildServer
 
 MESSAGES = [{"role": "user", "content": "Tell me about tides."}]
 
@@ -26,7 +26,7 @@ def test_a_checkpoint_is_served_with_the_output_of_transformers(tmp_path):
     folder.mkdir()
     write_checkpoint(folder, "llama")
     expected = greedy(folder, 16)
-    with LiveServer(tmp_path, empty=True, workers=1, model=folder) as server:
+    with ChildServer(tmp_path / "data", empty=True, workers=1, model=folder) as server:
         client = server.openai(server.new_app()["api_key"])
         assert [model.id for model in client.models.list()] == [folder.name]
         for name in (folder.name, str(folder)):

@@ -84,7 +84,7 @@ def bare_python(tmp_path_factory):
 
 def test_a_program_makes_a_run_with_the_wheel_alone(bare_python, tmp_path):
     with WholeServer(tmp_path / "server") as server, served(server.client) as url:
-        _, app = server.new_tenant("acme")
+        _, app = server.new_tenant_and_app("acme")
         run_id = python(
             bare_python, "-P", "-c", PROGRAM, url, app["api_key"], env={}, timeout=120
         ).strip()

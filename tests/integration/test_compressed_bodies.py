@@ -7,7 +7,8 @@ import zlib
 
 import brotli
 import pytest
-from whole_server import PROFILE, WholeServer
+from server_client import PROFILE
+from whole_server import WholeServer
 
 from fairserve.platform.server.http.decoding import zstd
 
@@ -45,7 +46,7 @@ def server(tmp_path_factory):
     with WholeServer(
         folder, max_body_bytes=MAX_BODY_BYTES, file_max_bytes=MAX_BODY_BYTES
     ) as server:
-        server.tenant, server.app_made = server.new_tenant("acme")
+        server.tenant, server.app_made = server.new_tenant_and_app("acme")
         server.key = server.app_made["api_key"]
         yield server
 
@@ -53,7 +54,7 @@ def server(tmp_path_factory):
 def post(server, key, path, data, coding, **headers):
     headers |= {"Content-Encoding": coding}
     headers.setdefault("Content-Type", "application/json")
-    return server.send(key, "POST", path, content=data, headers=headers)
+    return server.request("POST", path, key, content=data, headers=headers)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
@@ -62,14 +63,14 @@ def test_an_invalid_body_is_rejected_with_its_coding(server, path):
     answer = post(server, server.key, path, gzip.compress(b'{"model": 5}'), "gzip")
     assert answer.status_code == 400
     assert "decoded from gzip" in answer.json()["error"]["message"]
-    plain = server.send(server.key, "POST", path, json={"model": 5})
+    plain = server.request("POST", path, server.key, json={"model": 5})
     assert "decoded" not in plain.text
 
 
 @pytest.mark.parametrize("coding", ENCODE)
 def test_each_endpoint_reads_each_coding(server, coding):
     for path, body in BODIES.items():
-        plain = server.send(server.key, "POST", path, json=body)
+        plain = server.request("POST", path, server.key, json=body)
         coded = post(server, server.key, path, ENCODE[coding](json.dumps(body).encode()), coding)
         assert coded.status_code == plain.status_code < 300, (path, coded.text, plain.text)
         assert coded.json().keys() == plain.json().keys()
@@ -95,7 +96,7 @@ def test_a_compressed_upload_is_stored_as_it_was(server, coding):
     answer = post(server, server.key, "/v1/files", data, coding, **{"Content-Type": kind})
     assert answer.status_code == 200, answer.text
     path = f"/v1/files/{answer.json()['id']}/content"
-    assert server.send(server.key, "GET", path).content == content
+    assert server.request("GET", path, server.key).content == content
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files", "/v1/apps"])

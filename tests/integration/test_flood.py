@@ -7,7 +7,7 @@ import itertools
 import threading
 
 import openai
-from live_server import SharedLiveServer
+from gateway_server import ThreadServer
 from processes import eventually
 from worker_process import running
 
@@ -62,7 +62,7 @@ class Flood:
 
     def wait_for_overload(self):
         eventually(
-            lambda: self.server.admin("GET", "/admin/cluster")["overloaded"],
+            lambda: self.server.call(self.server.admin_key, "GET", "/admin/cluster")["overloaded"],
             "the flood did not overload the cluster",
         )
 
@@ -75,7 +75,9 @@ class Flood:
 def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(tmp_path):
     with (
         running("--kv-tokens", "1024") as worker,
-        SharedLiveServer(tmp_path, worker_url=worker.url) as server,
+        ThreadServer(
+            tmp_path / "data", worker_urls=worker.url, usage_rollup_interval_s=0.2
+        ) as server,
     ):
         key = server.new_app(profile=PROFILE, limits={"user_rpm": 12, "app_rpm": None})["api_key"]
         client = server.openai(key)
@@ -93,15 +95,15 @@ def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(tmp_
         assert 1 <= int(rejection.response.headers["retry-after"]) <= 60
         assert rejection.code == "overloaded"
         assert "12" in rejection.body["message"]
-        server.request("POST", "/v1/interactions/the-run/close", key)
+        server.call(key, "POST", "/v1/interactions/the-run/close")
 
         usage = server.wait_for_usage(calls=THREADS * CALLS + 4)
         assert usage["refused"] == len(flood.refused)
         assert usage["completed"] == flood.served + 4
-        events = server.admin("GET", "/admin/throttling/events?limit=500")
+        events = server.call(server.admin_key, "GET", "/admin/throttling/events?limit=500")
         assert len(events["items"]) == len(flood.refused)
         assert {event["reason"] for event in events["items"]} == {"overloaded_user_limit"}
         assert not any(event["mid_run"] for event in events["items"])
-        run = server.request("GET", "/v1/interactions/the-run", key)
+        run = server.call(key, "GET", "/v1/interactions/the-run")
         assert (run["state"], run["calls"], run["wasted_tokens"]) == ("complete", 4, 0)
         client.close()

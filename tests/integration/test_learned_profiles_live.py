@@ -5,8 +5,8 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-from live_server import SharedLiveServer
 from processes import eventually
+from torch_worker import torch_server
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.background.jobs import jobs
@@ -18,7 +18,7 @@ DECLARED = {"stages": [{"input_tokens": 5000, "output_tokens": 200}], "calls_per
 
 def test_a_server_learns_the_usage_of_calls(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "PROFILES_INTERVAL_S", 0.2)
-    with SharedLiveServer(tmp_path) as platform:
+    with torch_server(tmp_path / "data") as platform:
         app = platform.new_app(profile=DECLARED)
         client = platform.openai(app["api_key"])
 

@@ -218,11 +218,11 @@ def whole(tmp_path, clock):
 def ask(server, key, text="ok", run=None):
     body = {"model": "scripted", "messages": [{"role": "user", "content": text}], "max_tokens": 5}
     headers = {"X-Interaction-Id": run} if run else {}
-    return server.send(key, "POST", "/v1/chat/completions", json=body, headers=headers)
+    return server.request("POST", "/v1/chat/completions", key, json=body, headers=headers)
 
 
 def test_a_server_without_its_database_serves_until_its_lease_ends(whole, clock):
-    _, app = whole.new_tenant("a")
+    _, app = whole.new_tenant_and_app("a")
     key = app["api_key"]
     cut = CutDatabase(whole.engine)
     assert ask(whole, key).status_code == 200
@@ -235,7 +235,7 @@ def test_a_server_without_its_database_serves_until_its_lease_ends(whole, clock)
         rejected = ask(whole, key)
         assert (rejected.status_code, rejected.json()["error"]["code"]) == (503, "lease_over")
         assert rejected.headers["retry-after"] == "5"
-        opened = whole.send(key, "POST", "/v1/interactions", json={"id": "new"})
+        opened = whole.request("POST", "/v1/interactions", key, json={"id": "new"})
         assert (opened.status_code, opened.json()["error"]["code"]) == (503, "lease_over")
         ready = whole.client.get("/readyz")
         assert (ready.status_code, ready.json()["status"]) == (503, "no database")
@@ -249,7 +249,7 @@ def test_a_server_without_its_database_serves_until_its_lease_ends(whole, clock)
 
 
 def test_a_replaced_server_writes_and_admits_nothing(whole, clock):
-    _, app = whole.new_tenant("a")
+    _, app = whole.new_tenant_and_app("a")
     assert ask(whole, app["api_key"]).status_code == 200
     assert whole.platform.ledger.flush(20)
     successor = Lease(whole.engine, lease_s=LEASE_S, holder="successor", guard="", clock=clock)
@@ -257,7 +257,7 @@ def test_a_replaced_server_writes_and_admits_nothing(whole, clock):
     assert ask(whole, app["api_key"]).status_code == 200, (
         "it does not know yet, and its lease holds"
     )
-    made = whole.send(whole.admin_key, "POST", "/admin/tenants", json={"name": "late"})
+    made = whole.request("POST", "/admin/tenants", whole.admin_key, json={"name": "late"})
     assert made.status_code == 503
     assert ask(whole, app["api_key"]).json()["error"]["code"] == "lease_over"
     assert not whole.platform.ledger.flush(0.5), "the row stays in the journal"

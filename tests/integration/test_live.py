@@ -19,7 +19,10 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module")
 def worlds(server):
     """Return two tenants with an ended run; one also has an active run and a running program."""
-    (one, app), (other, foreign) = server.new_tenant("one"), server.new_tenant("other")
+    (one, app), (other, foreign) = (
+        server.new_tenant_and_app("one"),
+        server.new_tenant_and_app("other"),
+    )
     named = {"X-Interaction-Id": "ended/run", "X-Interaction-Final": "true"}
     server.chat(app["api_key"], "say hello", user="anna", headers=named)
     server.chat(app["api_key"], "say hello", user="bert", headers={"X-Interaction-Id": "live"})
@@ -51,7 +54,7 @@ def test_runs_of_all_tenants_are_listed(server, worlds):
     assert runs(server, app=app["id"], user="anna") == [live[0], ended]
     (found,) = server.call(server.admin_key, "GET", "/admin/interactions", user="bert")["items"]
     assert (found["tenant"], found["app"]) == (one["id"], app["id"])
-    wrong = server.send(server.admin_key, "GET", "/admin/interactions", params={"state": "x"})
+    wrong = server.request("GET", "/admin/interactions", server.admin_key, params={"state": "x"})
     assert wrong.status_code == 400
 
 
@@ -67,7 +70,7 @@ def test_a_tenant_key_reads_the_runs_of_its_apps(server, worlds):
     (theirs,) = server.call(other["api_key"], "GET", path)["items"]
     assert (ended["app"], theirs["app"]) == (app["id"], foreign["id"])
     for name, asked in ((key, foreign), (app["api_key"], foreign), (other["api_key"], app)):
-        answer = server.send(name, "GET", path, params={"app": asked["id"]})
+        answer = server.request("GET", path, name, params={"app": asked["id"]})
         assert (answer.status_code, answer.json()["error"]["param"]) == (404, "app")
 
 
@@ -75,18 +78,18 @@ def test_a_tenant_key_reads_one_run_of_a_named_app(server, worlds):
     one, app, other, foreign = worlds
     for more in ("", "/graph", "/events"):
         path = f"/v1/interactions/ended/run{more}"
-        expected = server.send(app["api_key"], "GET", path)
-        answer = server.send(one["api_key"], "GET", path, params={"app": app["id"]})
+        expected = server.request("GET", path, app["api_key"])
+        answer = server.request("GET", path, one["api_key"], params={"app": app["id"]})
         assert (answer.status_code, answer.content) == (200, expected.content)
-        nameless = server.send(one["api_key"], "GET", path)
+        nameless = server.request("GET", path, one["api_key"])
         assert (nameless.status_code, nameless.json()["error"]["param"]) == (400, "app")
-        answer = server.send(one["api_key"], "GET", path, params={"app": foreign["id"]})
+        answer = server.request("GET", path, one["api_key"], params={"app": foreign["id"]})
         assert answer.status_code == 404
-        answer = server.send(other["api_key"], "GET", path, params={"app": app["id"]})
+        answer = server.request("GET", path, other["api_key"], params={"app": app["id"]})
         assert answer.status_code == 404
     for method, more in (("DELETE", ""), ("POST", "/close")):
         path = f"/v1/interactions/live{more}"
-        answer = server.send(one["api_key"], method, path, params={"app": app["id"]})
+        answer = server.request(method, path, one["api_key"], params={"app": app["id"]})
         assert answer.status_code == 403, "reading is all that a tenant key may do"
 
 
@@ -113,7 +116,7 @@ def test_clients_are_listed_with_their_usage(server, worlds):
     assert [level["path"] for level in found["levels"]] == [[one["id"]], [one["id"], "anna"]]
     assert [call["interaction"] for call in found["calls"]] == ["program"]
     assert found["weights"] == {"tenant": 1.0, "app": 1.0, "user": 1.0}
-    answer = server.send(server.admin_key, "GET", f"{path}/nobody")
+    answer = server.request("GET", f"{path}/nobody", server.admin_key)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "client_not_found")
 
 
@@ -151,12 +154,12 @@ def test_a_run_of_any_tenant_is_cancelled_and_logged(server, worlds):
         assert row["items"][0]["tenant"] == one["id"]
         found = server.call(app["api_key"], "GET", f"/v1/interactions/{run}")
         assert found["state"] == "cancelled"
-        again = server.send(server.admin_key, "DELETE", path)
+        again = server.request("DELETE", path, server.admin_key)
         assert again.status_code in (404, 409), again.text
     assert found["program"]["reason"] == "cancelled by an operator"
-    missing = server.send(server.admin_key, "DELETE", f"/admin/interactions/{app['id']}/nothing")
+    missing = server.request("DELETE", f"/admin/interactions/{app['id']}/nothing", server.admin_key)
     assert missing.status_code == 404
-    ended = server.send(server.admin_key, "DELETE", f"/admin/interactions/{app['id']}/ended/run")
+    ended = server.request("DELETE", f"/admin/interactions/{app['id']}/ended/run", server.admin_key)
     assert ended.status_code in (404, 409)
     log = server.call(server.admin_key, "GET", "/admin/audit", action="interaction.cancel")
     assert log["total"] == 2, "what could not be cancelled is not in the log"

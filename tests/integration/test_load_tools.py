@@ -19,7 +19,7 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs/guide/load-tools.md"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     with WholeServer(tmp_path_factory.mktemp("server") / "data") as server:
-        _, server.load_app = server.new_tenant("load")
+        _, server.load_app = server.new_tenant_and_app("load")
         yield server
 
 
@@ -100,7 +100,7 @@ def test_requests_of_guidellm_are_answered(server):
         "ignore_eos": True,
     }
     key = server.load_app["api_key"]
-    answer = server.send(key, "POST", "/v1/chat/completions", json=body)
+    answer = server.request("POST", "/v1/chat/completions", key, json=body)
     assert answer.status_code == 200, answer.text
     events = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
     assert events[-1] == "[DONE]"

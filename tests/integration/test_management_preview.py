@@ -9,10 +9,10 @@ import openai
 import pytest
 from call_records import call_record
 from databases import ON_POSTGRESQL
-from live_server import SharedLiveServer
 from preview_world import EPOCH, MODEL, History, traffic
 from processes import eventually
 from sqlalchemy import func, select
+from torch_worker import torch_server
 
 from fairserve.platform.base.errors import FairServeError, UnavailableError
 from fairserve.platform.db.operations import AuditEntry, ThrottlingSetting
@@ -267,9 +267,9 @@ PROFILE = {
 
 def test_a_running_server_previews_its_own_traffic(tmp_path):
     """A limit rejects some calls; without it the replay rejects none."""
-    with SharedLiveServer(tmp_path) as server:
+    with torch_server(tmp_path / "data") as server:
         app = server.new_app(profile=PROFILE)
-        server.admin("PUT", PATH, json={"system": "rpm-5"})
+        server.call(server.admin_key, "PUT", PATH, {"system": "rpm-5"})
         client = server.openai(app["api_key"])
         rejected = 0
         for number in range(12):
@@ -285,12 +285,12 @@ def test_a_running_server_previews_its_own_traffic(tmp_path):
         client.close()
         assert rejected == 7
         server.wait_for_usage(calls=12)
-        folder = server.folder / "data" / "recording"
+        folder = server.data_dir / "recording"
         eventually(
             lambda: sum(p.read_bytes().count(b"\n") for p in folder.glob("*.jsonl")) == 1 + 5,
             "the calls were not recorded",
         )
-        found = server.admin("POST", PREVIEW, json=FREE)
+        found = server.call(server.admin_key, "POST", PREVIEW, FREE)
         assert found["window"]["runs"] == 12
         assert found["window"]["estimated_runs"] == 7
         assert (found["window"]["users"], found["workers"]["number"]) == (1, 1)
@@ -301,4 +301,4 @@ def test_a_running_server_previews_its_own_traffic(tmp_path):
         assert found["proposed"]["completed_interactions"] == 12
         assert found["users"][0]["user"] == "flooder"
         assert found["sentences"][0] == ("0 calls would have been rejected instead of 7.")
-        assert server.admin("GET", PATH)["system"] == "rpm-5"
+        assert server.call(server.admin_key, "GET", PATH)["system"] == "rpm-5"

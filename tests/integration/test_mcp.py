@@ -8,7 +8,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 from processes import eventually, free_port
 from served_app import served
-from whole_server import PROFILE, WholeServer
+from server_client import PROFILE
+from whole_server import WholeServer
 
 from fairserve.platform.server.admin_cli.client import AdminClient as ServerClient
 from fairserve.platform.server.mcp_server.server import tool_server
@@ -25,14 +26,14 @@ def server(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("data")
     with WholeServer(folder, usage_rollup_interval_s=0.2) as server:
-        server.tenant, app = server.new_tenant("one")
-        server.other, other = server.new_tenant("two")
+        server.tenant, app = server.new_tenant_and_app("one")
+        server.other, other = server.new_tenant_and_app("two")
         limited = {"name": "limited", "profile": PROFILE, "contract": {"rpm_limit": 1}}
         limited = server.call(server.tenant["api_key"], "POST", "/v1/apps", limited)
         for key in (app["api_key"], other["api_key"], limited["api_key"]):
             server.chat(key, "ok", user="ann")
         body = {"model": "scripted", "messages": [{"role": "user", "content": "ok"}], "user": "bob"}
-        rejected = server.send(limited["api_key"], "POST", "/v1/chat/completions", json=body)
+        rejected = server.request("POST", "/v1/chat/completions", limited["api_key"], json=body)
         assert rejected.status_code == 429
         server.rejected = rejected.headers["x-request-id"]
         for _ in range(8):

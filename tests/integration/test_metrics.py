@@ -6,7 +6,8 @@ import pytest
 from processes import eventually
 from prometheus_client.parser import text_string_to_metric_families
 from promtool import promtool
-from whole_server import PROFILE, WholeServer
+from server_client import PROFILE
+from whole_server import WholeServer
 
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.server.metrics import metrics as scrape
@@ -31,7 +32,7 @@ def server(tmp_path_factory):
     """A server with two users and calls of every outcome that is quick."""
     folder = tmp_path_factory.mktemp("data")
     with WholeServer(folder, metrics_top_clients=1) as server:
-        tenant, app = server.new_tenant("one")
+        tenant, app = server.new_tenant_and_app("one")
         server.tenant, server.its_app = tenant, app
         limited = {"name": "limited", "profile": PROFILE, "contract": {"rpm_limit": 1}}
         limited = server.call(tenant["api_key"], "POST", "/v1/apps", limited)
@@ -47,12 +48,12 @@ def ask(server, key, text, **more):
     """Make a streamed call: others have no time to first token."""
     messages = [{"role": "user", "content": text}]
     body = {"model": "scripted", "messages": messages, "max_tokens": 5, "stream": True, **more}
-    return server.send(key, "POST", PATH, json=body)
+    return server.request("POST", PATH, key, json=body)
 
 
 def text_of(server):
     server.platform.metrics._until_s = 0.0  # a scrape of its own
-    answer = server.send(server.admin_key, "GET", "/metrics")
+    answer = server.request("GET", "/metrics", server.admin_key)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return answer.text
@@ -153,13 +154,13 @@ def test_promtool_finds_nothing(server):
 @pytest.mark.parametrize("whose", ["nobody", "app", "tenant"])
 def test_others_do_not_read_them(server, whose):
     keys = {"app": server.its_app["api_key"], "tenant": server.tenant["api_key"], "nobody": None}
-    answer = server.send(keys[whose], "GET", "/metrics")
+    answer = server.request("GET", "/metrics", keys[whose])
     assert answer.status_code == (401 if whose == "nobody" else 403)
 
 
 def test_scrapes_at_once_are_one_and_a_database_that_hangs_delays_none(server, monkeypatch):
     first = text_of(server)
-    assert server.send(server.admin_key, "GET", "/metrics").text == first
+    assert server.request("GET", "/metrics", server.admin_key).text == first
     monkeypatch.setattr(scrape, "JOBS_S", 0.0)
     found = read(server)
     assert series(found, "database_up") == 0

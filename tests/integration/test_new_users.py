@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from console_load import SMALL, WORDS
-from live_server import NO_TLS
 from page_server import PageServer
 from processes import eventually
+from server_client import NO_TLS
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.tenancy.apps.limits import DEFAULT_NEW_USERS
@@ -57,7 +57,9 @@ class Flood:
         held = [
             self.threads.submit(self.call, self.noise, "noise", "hold " * WORDS) for _ in range(8)
         ]
-        eventually(lambda: self.server.admin("GET", "/admin/cluster")["overloaded"])
+        eventually(
+            lambda: self.server.call(self.server.admin_key, "GET", "/admin/cluster")["overloaded"]
+        )
         return held
 
     def of_many(self, key, users=INVENTED):
@@ -102,7 +104,9 @@ def test_invented_users_are_bounded_and_known_ones_are_not(server, flood):
     key = app["api_key"]
     assert flood.call(key, "anna").status_code == 200
     weighed = f"/admin/users/{app['tenant_id']}/invented-0"
-    server.admin("PUT", weighed, json={"weight": 2})  # this user has settings of its own
+    server.call(
+        server.admin_key, "PUT", weighed, {"weight": 2}
+    )  # this user has settings of its own
     held = flood.overload()
     invented = flood.of_many(key)
     rejected = INVENTED - DEFAULT_NEW_USERS  # anna has one place; the configured user needs none
@@ -120,7 +124,10 @@ def test_invented_users_are_bounded_and_known_ones_are_not(server, flood):
     assert answer.headers["x-fairserve-retry"] == "best_effort"
     query = {"app": app["id"], "reason": "overloaded_new_users_limit"}
     eventually(
-        lambda: server.admin("GET", "/admin/throttling/events", params=query)["total"] == rejected
+        lambda: (
+            server.call(server.admin_key, "GET", "/admin/throttling/events", **query)["total"]
+            == rejected
+        )
     )
 
 
@@ -154,7 +161,7 @@ def test_a_change_applies_to_the_next_call(server):
     path = f"/v1/apps/{app['id']}"
 
     def change(**limits):
-        return server.request("PATCH", path, app["tenant_key"], json={"limits": limits})["limits"]
+        return server.call(app["tenant_key"], "PATCH", path, {"limits": limits})["limits"]
 
     assert change(new_users_per_minute=100)["new_users_in_force"] == 100
     assert change(new_users_per_minute=None)["new_users_in_force"] == DEFAULT_NEW_USERS

@@ -32,13 +32,13 @@ class Fuzzed:
 
     def __init__(self, server):
         self.server = server
-        tenant, app = server.new_tenant("own")
+        tenant, app = server.new_tenant_and_app("own")
         self.keys = {
             "admin": server.admin_key,
             "tenant": tenant["api_key"],
             "app": app["api_key"],
         }
-        other, _ = server.new_tenant("changed")
+        other, _ = server.new_tenant_and_app("changed")
         body = {"name": "changed", "profile": app["profile"]}
         changed = server.call(tenant["api_key"], "POST", "/v1/apps", body)
         ended = {"X-Interaction-Id": "run", "X-Interaction-Final": "true"}
@@ -52,12 +52,8 @@ class Fuzzed:
         first = {"items": [{"role": "user", "content": "ok"}]}
         conversation = server.call(app["api_key"], "POST", "/v1/conversations", first)["id"]
         path = f"/v1/conversations/{conversation}/items"
-        file = server.send(
-            app["api_key"],
-            "POST",
-            "/v1/files",
-            data={"purpose": "batch"},
-            files={"file": b"{}"},
+        file = server.request(
+            "POST", "/v1/files", app["api_key"], data={"purpose": "batch"}, files={"file": b"{}"}
         ).json()
         body = {
             "input_file_id": file["id"],
@@ -142,10 +138,10 @@ def test_no_request_causes_a_server_error(fuzzed, name, seed):
                 case.query["tenant"] = fuzzed.ids["tenant"]
         request = requests.Request(**case.as_transport_kwargs(base_url=URL)).prepare()
         request.headers.pop("Authorization", None)  # a generated key is never valid
-        answer = fuzzed.server.send(
-            fuzzed.keys[scope],
+        answer = fuzzed.server.request(
             request.method,
             request.url,
+            fuzzed.keys[scope],
             headers=dict(request.headers),
             content=request.body,
         )
@@ -184,7 +180,9 @@ def test_hostile_texts_in_every_parameter(on_postgresql, name):
             query[bad] = hostile
         body = None if operation.method.upper() in ("GET", "DELETE") else {}
         path += "?" + "&".join(f"{name}={escaped(value)}" for name, value in query.items())
-        answer = fuzzed.server.send(fuzzed.keys[scope], operation.method.upper(), path, json=body)
+        answer = fuzzed.server.request(
+            operation.method.upper(), path, fuzzed.keys[scope], json=body
+        )
         assert answer.status_code < 500, (scope, path, answer.text)
 
 

@@ -11,8 +11,9 @@ from unittest import mock
 
 import pytest
 from processes import eventually
+from server_client import PROFILE
 from sqlalchemy import select
-from whole_server import PROFILE, WholeServer
+from whole_server import WholeServer
 
 from fairserve.platform.background.jobs import jobs
 from fairserve.platform.background.webhooks import delivery
@@ -84,15 +85,15 @@ class Alma:
 
     def __init__(self, server):
         self.server = server
-        self.tenant, self.app = server.new_tenant("almas")
+        self.tenant, self.app = server.new_tenant_and_app("almas")
         self.tenant_key, self.app_key = self.tenant["api_key"], self.app["api_key"]
         admin = server.admin_key
         path = f"/admin/users/{self.tenant['id']}/{USER}"
         server.call(admin, "PUT", path, {"blocked": True})
         asked = {"model": "scripted", "user": USER, "messages": [{"role": "user", "content": "x"}]}
         rejected = {"X-Interaction-Id": "almas-refused-run"}
-        answer = server.send(
-            self.app_key, "POST", "/v1/chat/completions", json=asked, headers=rejected
+        answer = server.request(
+            "POST", "/v1/chat/completions", self.app_key, json=asked, headers=rejected
         )
         assert answer.status_code == 403, answer.text
         server.call(admin, "PUT", path, {"weight": 2.0, "contract": {"rpm_limit": 900}})
@@ -125,7 +126,7 @@ class Alma:
         self.item = server.call(self.app_key, "GET", path)["first_id"]
         body = {"model": "scripted", "input": f"say {SAID}-response", "user": USER}
         run = {"X-Interaction-Id": "almas-ended-response", "X-Interaction-Final": "true"}
-        answer = server.send(self.app_key, "POST", "/v1/responses", json=body, headers=run)
+        answer = server.request("POST", "/v1/responses", self.app_key, json=body, headers=run)
         self.response = answer.json()
         path = f"/v1/responses/{self.response['id']}/input_items"
         self.input_item = server.call(self.app_key, "GET", path)["first_id"]
@@ -205,10 +206,10 @@ class Alma:
         }
         path = "/v1/chat/completions"
         line = {"custom_id": "almas-line", "method": "POST", "url": path, "body": asked}
-        file = self.server.send(
-            self.app_key,
+        file = self.server.request(
             "POST",
             "/v1/files",
+            self.app_key,
             data={"purpose": "batch"},
             files={"file": ("almas-calls.jsonl", json.dumps(line).encode())},
         ).json()
@@ -270,7 +271,7 @@ class World:
     def __init__(self, server):
         self.server = server
         self.alma = Alma(server)
-        self.tenant, self.app = server.new_tenant("berts")
+        self.tenant, self.app = server.new_tenant_and_app("berts")
         self.keys = {"tenant": self.tenant["api_key"], "app": self.app["api_key"]}
         self.own = set()
         """Texts of the other tenant that were written under these keys, and so may be read with them."""
@@ -421,7 +422,7 @@ def test_another_tenants_keys_reach_nothing(world, method, path):
     for (filled, query, body), named in itertools.product(requests(alma, method, path), headers):
         sent = json.dumps([filled, query, body, named])
         for scope, key in keys:
-            answer = server.send(key, method, filled, params=query, json=body, headers=named)
+            answer = server.request(method, filled, key, params=query, json=body, headers=named)
             where = (scope, method, filled, query, body, answer.status_code, answer.text)
             assert answer.status_code < 500, where
             if key is None:
@@ -500,7 +501,7 @@ def test_the_owner_succeeds_with_the_same_requests(world, path, scope):
     alma = world.alma
     keys = {"app": alma.app_key, "tenant": alma.tenant_key, "admin": world.server.admin_key}
     answers = [
-        world.server.send(keys[scope], "GET", filled, params=query)
+        world.server.request("GET", filled, keys[scope], params=query)
         for filled, query, _ in requests(alma, "GET", path)
     ]
     good = [answer for answer in answers if answer.status_code == 200]

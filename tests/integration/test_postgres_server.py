@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import psycopg
-from live_server import LiveServer
+from gateway_server import ChildServer
 from scripted_worker import ScriptedWorker
 
 COMMAND = [sys.executable, "-m", "fairserve.platform.server.cli"]
@@ -18,16 +18,17 @@ def test_the_server_on_postgresql(postgres_url, tmp_path):
         "FAIRSERVE_DATABASE_LEASE_S": "6",  # the second server waits for the next renewal of the first
         "HF_HUB_OFFLINE": "1",  # no tokenizer exists for the model of scripted workers
     }
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-    first = LiveServer(tmp_path / "first", env=env, worker_urls=worker.url)
-    second = LiveServer(tmp_path / "second", env=env, worker_urls=worker.url)
+    flags = {"worker_urls": worker.url, "usage_rollup_interval_s": 0.2}
+    first, second = (
+        ChildServer(tmp_path / name, env=env, start=False, **flags) for name in ("first", "second")
+    )
 
     first.launch()
     assert first.process.wait(60) == 2, "a schema that is not there is refused"
     assert "fairserve db upgrade" in first.log()
     subprocess.run([*COMMAND, "db", "upgrade", "--database-url", postgres_url], check=True)
 
+    first.start()
     with first:
         client = first.openai(first.new_app()["api_key"])
         answer = client.chat.completions.create(
@@ -46,6 +47,7 @@ def test_the_server_on_postgresql(postgres_url, tmp_path):
         runs = connection.execute("SELECT state, calls, tokens FROM interactions").fetchall()
     assert rows == [("completed", 3)]
     assert runs == [("complete", 1, answer.usage.total_tokens)]
+    second.start()
     with second:
-        assert second.admin("GET", "/admin/usage")["sums"]["calls"] == 1
+        assert second.call(second.admin_key, "GET", "/admin/usage")["sums"]["calls"] == 1
     worker.close()

@@ -4,14 +4,14 @@ import re
 from pathlib import Path
 
 import httpx
-from live_server import SharedLiveServer
+from torch_worker import torch_server
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def test_the_program_of_the_readme_runs(tmp_path):
     program = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL).group(1)
-    with SharedLiveServer(tmp_path) as server:
+    with torch_server(tmp_path / "data") as server:
         program = program.replace("http://127.0.0.1:8000", server.url)
         assert '"sk-fs-a-..."' in program
         program = program.replace("sk-fs-a-...", server.admin_key)
@@ -23,7 +23,9 @@ def test_the_program_of_the_readme_runs(tmp_path):
             usage = server.wait_for_usage(calls=2 * runs, complete_runs=runs)
             assert usage["completed"] == 2 * runs
             assert usage["interactions"]["complete"] == runs
-        assert len(server.admin("GET", "/admin/apps", params={"name": "research"})["items"]) == 1
+        assert (
+            len(server.call(server.admin_key, "GET", "/admin/apps", name="research")["items"]) == 1
+        )
         answer = httpx.get(
             f"{server.url}/v1/usage",
             headers={"Authorization": f"Bearer {names['tenant']['api_key']}"},

@@ -43,7 +43,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def owner(server):
-    return server.new_tenant("owner")
+    return server.new_tenant_and_app("owner")
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,9 @@ def test_a_stream_that_breaks_off_ends_with_a_failed_response(server, key):
     assert found[-1]["type"] == "response.failed"
     assert found[-1]["response"]["error"]["code"] == "server_error"
     assert found[-1]["response"]["status"] == "failed"
-    assert server.send(key, "GET", f"/v1/responses/{found[0]['response']['id']}").status_code == 404
+    assert (
+        server.request("GET", f"/v1/responses/{found[0]['response']['id']}", key).status_code == 404
+    )
 
 
 def test_a_chain_of_responses_is_one_run(server, client, key):
@@ -248,7 +250,7 @@ def test_a_conversation_is_one_run_that_its_responses_extend(server, client, key
     assert client.conversations.update(run, metadata=None).metadata == {}
     with pytest.raises(openai.NotFoundError):
         ask(client, "say x", user="bob", **place)
-    _, app = server.new_tenant("stranger")
+    _, app = server.new_tenant_and_app("stranger")
     for method, path in (
         ("GET", ""),
         ("POST", ""),
@@ -260,7 +262,7 @@ def test_a_conversation_is_one_run_that_its_responses_extend(server, client, key
     ):
         body = {"metadata": {}} if not path else {"items": added}
         body = body if method == "POST" else None
-        answer = server.send(app["api_key"], method, f"/v1/conversations/{run}{path}", json=body)
+        answer = server.request(method, f"/v1/conversations/{run}{path}", app["api_key"], json=body)
         assert answer.status_code == 404, (method, path)
     assert client.conversations.delete(run).deleted
     with pytest.raises(openai.NotFoundError):
@@ -351,7 +353,7 @@ def test_a_background_response_of_a_stopped_server_has_failed(server, client):
 
 def test_another_tenant_reads_and_continues_nothing(server, client):
     answer = ask(client, "say secret", background=False)
-    _, app = server.new_tenant("other")
+    _, app = server.new_tenant_and_app("other")
     with OpenAI(base_url=f"{server.url}/v1", api_key=app["api_key"], max_retries=0) as other:
         for read in (
             other.responses.retrieve,
@@ -376,18 +378,18 @@ def count(server, table=StoredResponse, **where):
 
 
 def test_an_app_has_a_bounded_number_of_responses(server):
-    _, app = server.new_tenant("many")
+    _, app = server.new_tenant_and_app("many")
     body = {"model": "scripted", "input": "ok"}
     ids = [server.call(app["api_key"], "POST", "/v1/responses", body)["id"] for _ in range(31)]
     assert count(server, app_id=app["id"]) == 27
     statuses = [
-        server.send(app["api_key"], "GET", f"/v1/responses/{name}").status_code for name in ids
+        server.request("GET", f"/v1/responses/{name}", app["api_key"]).status_code for name in ids
     ]
     assert statuses == [404] * 4 + [200] * 27
 
 
 def test_an_erasure_deletes_the_responses_of_a_user(server):
-    tenant, app = server.new_tenant("erased")
+    tenant, app = server.new_tenant_and_app("erased")
     for user in ("ann", "bob"):
         body = {"model": "scripted", "input": f"say {user}", "user": user}
         server.call(app["api_key"], "POST", "/v1/responses", body)
@@ -414,7 +416,7 @@ def test_an_erasure_deletes_the_responses_of_a_user(server):
 
 
 def test_a_response_of_a_user_who_was_erased_before_its_end_is_not_stored(server):
-    tenant, app = server.new_tenant("late")
+    tenant, app = server.new_tenant_and_app("late")
 
     async def work():
         headers = {"Authorization": f"Bearer {app['api_key']}"}
@@ -434,7 +436,7 @@ def test_a_response_of_a_user_who_was_erased_before_its_end_is_not_stored(server
 
 
 def test_old_responses_are_deleted(server):
-    _, app = server.new_tenant("old")
+    _, app = server.new_tenant_and_app("old")
     server.call(app["api_key"], "POST", "/v1/responses", {"model": "scripted", "input": "ok"})
     with server.platform.sessions.begin() as session:
         assert delete_before(session, utc_now()) > 0
@@ -443,17 +445,19 @@ def test_old_responses_are_deleted(server):
 
 def test_a_server_without_a_store_stores_nothing(tmp_path):
     with WholeServer(tmp_path / "data", response_store=False) as server:
-        _, app = server.new_tenant("plain")
+        _, app = server.new_tenant_and_app("plain")
         body = {"model": "scripted", "input": "ok"}
         answer = server.call(app["api_key"], "POST", "/v1/responses", body)
         assert not answer["store"]
         assert count(server) == 0
-        answer = server.send(app["api_key"], "POST", "/v1/responses", json=body | {"store": True})
+        answer = server.request(
+            "POST", "/v1/responses", app["api_key"], json=body | {"store": True}
+        )
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "store")
 
 
 def test_the_agents_sdk_runs_a_tool_loop_as_one_run(server):
-    key = server.new_tenant("sailors")[1]["api_key"]
+    key = server.new_tenant_and_app("sailors")[1]["api_key"]
     agents = pytest.importorskip("agents")
     agents.set_tracing_disabled(True)
 

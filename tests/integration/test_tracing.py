@@ -12,7 +12,8 @@ from every_task import REQUESTS, STREAMED, embedding_fleet, serves_every_task
 from opentelemetry.semconv import schemas
 from otlp_collector import OtlpCollector
 from processes import eventually
-from whole_server import PROFILE, WholeServer
+from server_client import PROFILE
+from whole_server import WholeServer
 
 from fairserve.platform.monitoring.tracing import call_tracer, exporting
 from fairserve.platform.server import wiring
@@ -34,7 +35,7 @@ class Traced:
 
     def __enter__(self):
         self.server.__enter__()
-        self.tenant, self.app = self.server.new_tenant("one")
+        self.tenant, self.app = self.server.new_tenant_and_app("one")
         return self
 
     def __exit__(self, *exc):
@@ -45,10 +46,10 @@ class Traced:
         headers = more.pop("headers", {}) | ({"x-interaction-id": run} if run else {})
         body = {"model": "scripted", "messages": [{"role": "user", "content": text}], **more}
         key = key or self.app["api_key"]
-        return self.server.send(key, "POST", "/v1/chat/completions", json=body, headers=headers)
+        return self.server.request("POST", "/v1/chat/completions", key, json=body, headers=headers)
 
     def end(self, run):
-        self.server.send(self.app["api_key"], "DELETE", f"/v1/interactions/{run}")
+        self.server.request("DELETE", f"/v1/interactions/{run}", self.app["api_key"])
 
     def of_run(self, run, count):
         """Return the spans of a run, once this many have arrived."""
@@ -169,8 +170,8 @@ OPERATIONS = {
 @pytest.mark.parametrize("named", [False, True])
 def test_the_span_of_a_call_has_the_id_of_its_answer(traced, path, named):
     headers = {"x-interaction-id": f"of {path}", "x-call-id": "chosen"} if named else {}
-    answer = traced.server.send(
-        traced.app["api_key"], "POST", path, json=REQUESTS[path], headers=headers
+    answer = traced.server.request(
+        "POST", path, traced.app["api_key"], json=REQUESTS[path], headers=headers
     )
     assert answer.status_code == 200, answer.text
     span = traced.of(answer)
@@ -184,7 +185,7 @@ def test_the_span_of_a_call_has_the_id_of_its_answer(traced, path, named):
 @pytest.mark.parametrize("path", STREAMED)
 def test_the_span_of_a_streamed_call_has_the_id_of_its_events(traced, path):
     body = REQUESTS[path] | {"stream": True}
-    answer = traced.server.send(traced.app["api_key"], "POST", path, json=body)
+    answer = traced.server.request("POST", path, traced.app["api_key"], json=body)
     assert answer.status_code == 200, answer.text
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line[:7] == "data: {"]
     first = events[0].get("response") or events[0].get("message") or events[0]
@@ -260,10 +261,10 @@ def test_switched_on_content_is_in_sampled_spans_and_bounded(tmp_path):
             {"role": "user", "content": "ok then"},
         ]
         for stream in (False, True):
-            answer = traced.server.send(
-                traced.app["api_key"],
+            answer = traced.server.request(
                 "POST",
                 "/v1/chat/completions",
+                traced.app["api_key"],
                 json={"model": "scripted", "messages": messages, "stream": stream},
             )
             assert answer.status_code == 200, answer.text

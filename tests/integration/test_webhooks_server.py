@@ -29,7 +29,7 @@ def receiver():
 
 def test_events_of_a_server_are_delivered_signed(tmp_path, receiver):
     with WholeServer(tmp_path / "data", **HOOKS) as server:
-        tenant, app = server.new_tenant("acme")
+        tenant, app = server.new_tenant_and_app("acme")
         price = {"model": "scripted", "input": 1000, "output": 1000}
         server.call(server.admin_key, "POST", "/admin/prices", price)
         limits = {"soft_budget": 0.000001, "budget_duration": "1d", "rpm_limit": 1}
@@ -43,7 +43,7 @@ def test_events_of_a_server_are_delivered_signed(tmp_path, receiver):
             "user": "ann",
             "messages": [{"role": "user", "content": "x"}],
         }
-        answer = server.send(app["api_key"], "POST", "/v1/chat/completions", json=rejected)
+        answer = server.request("POST", "/v1/chat/completions", app["api_key"], json=rejected)
         assert answer.status_code == 429
         eventually(lambda: len(receiver.received) >= 3, lambda: str(receiver.received))
         by_type = {}
@@ -63,7 +63,7 @@ def test_events_of_a_server_are_delivered_signed(tmp_path, receiver):
 def test_the_next_server_sends_deliveries_of_a_stopped_one(tmp_path, receiver):
     receiver.hold.clear()
     with WholeServer(tmp_path / "data", **HOOKS) as server:
-        tenant, _ = server.new_tenant("acme")
+        tenant, _ = server.new_tenant_and_app("acme")
         body = {"url": receiver.url, "events": EVERYTHING}
         hook = server.call(tenant["api_key"], "POST", "/v1/webhooks", body)
         event = server.call(tenant["api_key"], "POST", f"/v1/webhooks/{hook['id']}/test")

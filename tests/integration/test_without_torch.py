@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live_server import LiveServer
+from gateway_server import ChildServer
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from scripted_worker import ScriptedWorker
@@ -79,7 +79,7 @@ def only_server(tmp_path_factory):
 def test_calls_are_served(only_server, tmp_path):
     worker = ScriptedWorker()
     try:
-        with LiveServer(tmp_path, env=only_server, workers=0, worker_urls=worker.url) as server:
+        with ChildServer(tmp_path / "data", env=only_server, worker_urls=worker.url) as server:
             key = server.new_app()["api_key"]
             answer = httpx.post(
                 f"{server.url}/v1/chat/completions",
@@ -95,7 +95,7 @@ def test_calls_are_served(only_server, tmp_path):
 
 
 def test_a_server_with_workers_of_its_own_says_what_it_needs(only_server, tmp_path):
-    server = LiveServer(tmp_path, env=only_server)
+    server = ChildServer(tmp_path / "data", env=only_server, start=False, workers=1)
     server.launch()
     assert server.process.wait(90) == 1
     assert "torch is not installed: pip install 'fairserve[torch]'" in server.log()

@@ -20,10 +20,10 @@ from contextlib import ExitStack, closing
 from unittest import mock
 
 import httpx
-import openai
 from data_folders import new_data_dir
 from huggingface_hub import constants
 from processes import eventually, free_port
+from server_client import DEADLINE_S, NO_TLS, ServerClient
 from typer.main import get_command
 
 from fairserve.platform.fleet import watch
@@ -36,27 +36,35 @@ from fairserve.platform.server.settings_sources import settings_from
 from fairserve.platform.tenancy.profiles import changes
 
 ADMIN_KEY = "sk-test-admin-" + "0" * 40
-DEADLINE_S = 90
 LOOK_S = 0.05
 """Seconds between checks of the fleet and of the fleet file, for a server in a thread."""
 REPORT_S = 0.2
 """Seconds between health checks of its workers."""
-PROFILE = {
-    "stages": [{"input_tokens": 30, "system_tokens": 0, "output_tokens": 20}],
-    "calls_per_interaction": 3,
-}
 
 
-class GatewayServer:
-    """A server on ``data_dir`` with the flags of ``serve``. Subclasses start, stop and close it."""
+class GatewayServer(ServerClient):
+    """A server on ``data_dir``; ``flags`` and ``settings`` are flags of ``serve``.
 
-    def __init__(self, data_dir, *flags):
-        self.data_dir = new_data_dir(data_dir)
-        self.flags = flags
-        self.app_key = None
-        self.clients = []
+    Its database already has the schema, unless it is to begin with nothing (``empty``). Subclasses
+    start, stop and close it.
+    """
+
+    admin_key = ADMIN_KEY
+
+    def __init__(self, data_dir, *flags, empty=False, start=True, **settings):
+        super().__init__()
+        self.data_dir = data_dir if empty else new_data_dir(data_dir)
+        given = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        self.flags = [*flags, *given]
         self.http = None
-        self.start()
+        if start:
+            self.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
 
     def _connect(self, port):
         """Create clients of the server, which listens on this port from now on."""
@@ -64,7 +72,7 @@ class GatewayServer:
         self.url = f"http://127.0.0.1:{port}"
         if self.http is not None:
             self.http.close()
-        self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
+        self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_S, verify=NO_TLS)
 
     def _becomes_ready(self):
         eventually(self._ready, lambda: f"the server is not ready\n{self.log()}")
@@ -79,41 +87,20 @@ class GatewayServer:
             return False
 
     def _register(self):
-        tenant = self.admin("POST", "/admin/tenants", json={"name": "tenant"})
-        assert tenant.status_code == 201, tenant.text
-        self.tenant_key = tenant.json()["api_key"]
-        self.app_key = self.new_app("app")
+        self.tenant_key = self.new_tenant("tenant")["api_key"]
+        self.app_key = self.new_key("app")
 
     def _close_clients(self):
-        for client in self.clients:
-            client.close()
+        self._clients.close()
         self.http.close()
 
     # --- the API ----------------------------------------------------------------------------------
 
-    def admin(self, method, path, **body):
-        return self.request(method, path, ADMIN_KEY, **body)
-
-    def request(self, method, path, key, **more):
-        headers = {"Authorization": f"Bearer {key}", **more.pop("headers", {})}
-        return self.http.request(method, path, headers=headers, **more)
-
-    def new_app(self, name, *, tenant_key=None, **limits):
-        """Return the key of a new app."""
-        body = {"name": name, "profile": PROFILE, "limits": limits}
-        answer = self.request("POST", "/v1/apps", tenant_key or self.tenant_key, json=body)
-        assert answer.status_code == 201, answer.text
-        return answer.json()["api_key"]
-
-    def openai(self, key=None, **more):
-        """Return a client that is closed with the server."""
-        options = {"max_retries": 0, "timeout": DEADLINE_S, **more}
-        client = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key or self.app_key, **options)
-        self.clients.append(client)
-        return client
-
-    def post(self, path, body, key=None, **more):
-        return self.request("POST", path, key or self.app_key, json=body, **more)
+    def new_key(self, name, *, tenant_key=None, **limits):
+        """Return the key of a new app, by default of the tenant that the server has from its start."""
+        return self.new_app(name, tenant_key=tenant_key or self.tenant_key, limits=limits)[
+            "api_key"
+        ]
 
     @contextlib.contextmanager
     def asking(self, path, body, **headers):
@@ -152,12 +139,22 @@ class ChildServer(GatewayServer):
     wrapper = ()
     """Prefix: a command that runs the server's command."""
 
-    def __init__(self, data_dir, *flags):
+    def __init__(self, data_dir, *flags, env=None, **more):
         self.log_path = data_dir.with_suffix(".log")
+        self.env = env or {}
         self._own_port = free_port()
-        super().__init__(data_dir, *flags)
+        super().__init__(data_dir, *flags, **more)
 
     def start(self):
+        self.launch()
+        try:
+            self._becomes_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def launch(self):
+        """Start the process without waiting."""
         base = [
             sys.executable,
             "-W",
@@ -169,13 +166,17 @@ class ChildServer(GatewayServer):
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.wrapper, *base, "serve", *where, *self.flags],
-                env={**os.environ, "FAIRSERVE_ADMIN_KEY": ADMIN_KEY, "HF_HUB_OFFLINE": "1"},
+                env={
+                    **os.environ,
+                    "FAIRSERVE_ADMIN_KEY": ADMIN_KEY,
+                    "HF_HUB_OFFLINE": "1",
+                    **self.env,
+                },
                 stdout=log,
                 stderr=self.errors_to(log),
                 start_new_session=True,
             )
         self._connect(self._own_port)
-        self._becomes_ready()
 
     def errors_to(self, log):
         """Redirect the standard error of the process to its output, which is the open log."""
@@ -205,6 +206,11 @@ class ChildServer(GatewayServer):
         self._close_clients()
         if self.runs():
             self.kill()
+
+    def __exit__(self, *exc):
+        """Stop as an operator would."""
+        self._close_clients()
+        self.stop()
 
 
 @contextlib.contextmanager
@@ -306,9 +312,6 @@ class ThreadServer(GatewayServer):
     def application(self):
         """Return the FastAPI application, whose loop runs in another thread."""
         return self._thread.server.config.app
-
-    def log(self):
-        return "its log is that of the test"
 
     def stop(self):
         """Drain and stop; return the exit code."""

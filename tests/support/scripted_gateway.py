@@ -4,9 +4,10 @@ import json
 import queue
 
 import grpc
-from gateway_server import PROFILE, ThreadServer
+from gateway_server import ThreadServer
 from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health_pb2
+from server_client import PROFILE
 
 from fairserve.platform.picker.protocol import messages_pb2 as pb
 from fairserve.platform.picker.protocol.services import EXTERNAL_PROCESSOR, PROCESS

@@ -8,11 +8,18 @@ from processes import eventually
 
 
 @contextmanager
-def served(client):
+def served(client, port=0):
     """Yield the URL of an entered ``TestClient``'s application, served in that client's loop."""
-    config = uvicorn.Config(client.app, lifespan="off", log_level="warning", log_config=None)
+    config = uvicorn.Config(
+        client.app,
+        lifespan="off",
+        log_level="warning",
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+    )
     server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         serving = client.portal.start_task_soon(server.serve, [listener])
         eventually(lambda: server.started or serving.done())
         try:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
-from live_server import LiveServer
+from gateway_server import ChildServer
 from paced_worker import PacedWorker
 from scripted_server import ScriptedServer
 
@@ -126,17 +126,17 @@ class Soak:
     def setup(self):
         """Create the tenants and their apps, one honest one and three others."""
         admin = self.server.admin_key
-        self.server.request("POST", "/admin/prices", admin, json=PRICE)
+        self.server.call(admin, "POST", "/admin/prices", PRICE)
         self.tenants, self.keys = {}, {}
         profile = {"stages": [{"input_tokens": 9, "output_tokens": 20}]}
         for name in ("honest", "liar", "crowd", "cheat"):
-            made = self.server.request("POST", "/admin/tenants", admin, json={"name": name})
+            made = self.server.call(admin, "POST", "/admin/tenants", {"name": name})
             self.tenants[name] = made["api_key"]
             budget = {"max_budget": BUDGET, "budget_duration": "12mo"}
             app = {"name": name, "profile": {**profile, "calls_per_interaction": 1}}
             if name == "liar":
                 app["contract"] = budget
-            made = self.server.request("POST", "/v1/apps", self.tenants[name], json=app)
+            made = self.server.call(self.tenants[name], "POST", "/v1/apps", app)
             self.keys[name] = made["api_key"]
 
     async def honest(self, seconds, *, attacked):
@@ -260,7 +260,7 @@ class Soak:
 
     def usage(self, name):
         """Return the usage report of a tenant."""
-        report = self.server.request("GET", "/v1/usage", self.tenants[name])
+        report = self.server.call(self.tenants[name], "GET", "/v1/usage")
         return report["items"][0] if report["items"] else None
 
 
@@ -277,8 +277,9 @@ async def soaking(folder):
     paced = PacedWorker(step_s=0.01)
     try:
         async with LyingWorker() as lying:
-            server = LiveServer(folder, worker_urls=f"{paced.url},{lying.url}")
-            await asyncio.to_thread(server.__enter__)
+            urls = f"{paced.url},{lying.url}"
+            more = {"worker_urls": urls, "usage_rollup_interval_s": 0.2, "log_level": "warning"}
+            server = await asyncio.to_thread(ChildServer, folder / "data", **more)
             try:
                 soak = Soak(server, lying)
                 await asyncio.to_thread(soak.setup)

@@ -8,6 +8,7 @@ its prefix cache, and leave it idle.
 import atexit
 import functools
 
+from gateway_server import ThreadServer
 from worker_process import Worker
 
 MODEL = "fairserve-tiny-random"
@@ -22,3 +23,8 @@ def shared_worker():
     )  # fmt: skip
     atexit.register(worker.stop)
     return worker
+
+
+def torch_server(data_dir):
+    """Return a server in a thread of the test, in front of that worker."""
+    return ThreadServer(data_dir, worker_urls=shared_worker().url, usage_rollup_interval_s=0.2)

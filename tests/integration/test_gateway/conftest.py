@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from gateway_server import ChildServer, ThreadServer
 from scripted_worker import ScriptedWorker
-from torch_worker import shared_worker
+from torch_worker import torch_server
 
 
 @contextmanager
@@ -50,9 +50,8 @@ def start_process(start_any):
 @pytest.fixture(scope="package")
 def server(tmp_path_factory):
     """Return a server in front of the worker with a torch engine, which all modules share."""
-    with servers(tmp_path_factory) as start:
-        flags = ("--worker-urls", shared_worker().url, "--usage-rollup-interval-s", "0.2")
-        yield start(ThreadServer, *flags)
+    with torch_server(tmp_path_factory.mktemp("server") / "data") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,7 @@ def test_text_completions(server):
 
 
 def test_lists_have_pages(server):
-    client = server.openai(server.new_app("with-pages"))
+    client = server.openai(server.new_key("with-pages"))
     files = [upload(client, lines(chat(str(number)))) for number in range(5)]
     newest = [each.id for each in files][::-1]
     assert [each.id for each in client.files.list(limit=2)] == newest, "the client reads all pages"
@@ -148,7 +148,7 @@ BAD_FILES = {
 
 @pytest.mark.parametrize("code", BAD_FILES)
 def test_a_file_with_a_wrong_line_fails_and_names_it(server, code):
-    client = server.openai(server.new_app(f"bad-{code}"))
+    client = server.openai(server.new_key(f"bad-{code}"))
     batch = ended(client, create(client, lines(chat("fine")) + b"\n\n" + BAD_FILES[code]).id)
     assert batch.status == "failed"
     assert batch.failed_at
@@ -201,7 +201,7 @@ def test_an_upload_that_is_wrong_leaves_nothing(server, form, param):
 
 
 def test_another_app_finds_nothing(server):
-    client, other = server.openai(), server.openai(server.new_app("stranger"))
+    client, other = server.openai(), server.openai(server.new_key("stranger"))
     batch = create(client, lines(chat("x")))
     for request in (
         lambda: other.files.retrieve(batch.input_file_id),
@@ -238,7 +238,7 @@ def held(start_server, scripted):
 
 
 def test_a_cancelled_batch_stops_its_calls_and_lists_every_line(held, scripted):
-    client = held.openai(held.new_app("cancels"))
+    client = held.openai(held.new_key("cancels"))
     texts = ["say early", *(f"hold {number}" for number in range(20))]
     batch = create(client, lines(*(chat(text, max_tokens=50) for text in texts)))
     eventually(lambda: client.batches.retrieve(batch.id).request_counts.completed == 1)
@@ -261,7 +261,7 @@ def test_a_cancelled_batch_stops_its_calls_and_lists_every_line(held, scripted):
 
 
 def test_a_call_of_a_client_is_served_beside_a_waiting_batch(held, scripted):
-    client = held.openai(held.new_app("beside"))
+    client = held.openai(held.new_key("beside"))
     batch = create(client, lines(*(chat(f"hold b{n}", max_tokens=50) for n in range(30))))
     eventually(lambda: len(scripted[0].holding) >= 4)
     answer = client.chat.completions.create(**chat("say at once"))
@@ -273,7 +273,7 @@ def test_a_call_of_a_client_is_served_beside_a_waiting_batch(held, scripted):
 
 
 def test_a_line_that_continues_a_conversation_is_a_run_of_its_own(held):
-    client = held.openai(held.new_app("turns"))
+    client = held.openai(held.new_key("turns"))
     first = chat("say turn")
     ended(client, create(client, lines(first)).id)
     earlier = [*first["messages"], {"role": "assistant", "content": "turn"}]
@@ -290,7 +290,7 @@ def test_a_line_that_continues_a_conversation_is_a_run_of_its_own(held):
 
 
 def test_failures_of_workers_are_results(held):
-    client = held.openai(held.new_app("failures"))
+    client = held.openai(held.new_key("failures"))
     batch = ended(client, create(client, lines(chat("poison"), chat("refuse"), chat("say ok"))).id)
     assert batch.status == "completed"
     errors = results(client, batch.error_file_id)
@@ -300,7 +300,7 @@ def test_failures_of_workers_are_results(held):
 
 def test_a_spent_quota_makes_the_batch_wait_with_few_rejections(held):
     """Two calls a minute: the batch tries again when a slot is free, one call at a time."""
-    key = held.new_app("limited")
+    key = held.new_key("limited")
     app = next(each for each in held.rows("apps") if each["name"] == "limited")
     limits = {"contract": {"rpm_limit": 2}}
     answer = held.admin("PATCH", f"/v1/apps/{app['id']}?tenant={app['tenant_id']}", json=limits)
@@ -316,7 +316,7 @@ def test_a_spent_quota_makes_the_batch_wait_with_few_rejections(held):
 
 
 def test_bounds_of_files_and_batches(held):
-    client = held.openai(held.new_app("bounded"))
+    client = held.openai(held.new_key("bounded"))
     with pytest.raises(openai.APIStatusError) as raised:
         upload(client, b"x" * 20_001)
     assert raised.value.status_code == 413
@@ -345,7 +345,7 @@ def test_bounds_of_files_and_batches(held):
 
 
 def test_the_batches_of_a_deleted_app_end(held, scripted):
-    key = held.new_app("deleted")
+    key = held.new_key("deleted")
     client = held.openai(key)
     app = next(each for each in held.rows("apps") if each["name"] == "deleted")
     batch = create(client, lines(chat("hold deleted")))

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from constants import defaults
-from gateway_server import ADMIN_KEY, DEADLINE_S, PROFILE
+from gateway_server import ADMIN_KEY
+from server_client import DEADLINE_S, PROFILE
 
 from fairserve.platform.console import streams
 from fairserve.platform.serving.interactions import endpoints

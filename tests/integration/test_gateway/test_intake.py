@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 from fastapi.routing import APIRoute
-from gateway_server import DEADLINE_S, PROFILE
 from processes import eventually
 from scripted_worker import ScriptedWorker
+from server_client import DEADLINE_S, PROFILE
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.platform.fleet.models import BODY_BASE_BYTES, BODY_BYTES_PER_TOKEN
@@ -241,7 +241,7 @@ def new_tenant(server, name):
     """Return the key of an app of a new tenant."""
     made = server.admin("POST", "/admin/tenants", json={"name": name})
     assert made.status_code == 201, made.text
-    return server.new_app("app", tenant_key=made.json()["api_key"])
+    return server.new_key("app", tenant_key=made.json()["api_key"])
 
 
 @pytest.fixture

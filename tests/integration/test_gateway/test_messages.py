@@ -5,9 +5,9 @@ import json
 import anthropic
 import pytest
 from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
-from gateway_server import PROFILE
 from pydantic import TypeAdapter
 from scripted_worker import ScriptedWorker
+from server_client import PROFILE
 from sse import data_of
 from torch_worker import MODEL
 

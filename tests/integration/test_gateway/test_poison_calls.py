@@ -48,7 +48,7 @@ def call(gateway, text, key=None, run=None):
 def new_tenant(gateway, name):
     """Return the key of an app of a new tenant."""
     tenant = gateway.admin("POST", "/admin/tenants", json={"name": name}).json()
-    return gateway.new_app(name, tenant_key=tenant["api_key"])
+    return gateway.new_key(name, tenant_key=tenant["api_key"])
 
 
 def attempts(workers, text):

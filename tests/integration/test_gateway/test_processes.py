@@ -13,9 +13,10 @@ import sys
 
 import httpx
 import pytest
-from gateway_server import ADMIN_KEY, DEADLINE_S
+from gateway_server import ADMIN_KEY
 from journal_files import entries, journal_entries
 from processes import alive, eventually
+from server_client import DEADLINE_S
 from torch_worker import MODEL
 
 from fairserve.platform.server import cli

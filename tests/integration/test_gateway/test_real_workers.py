@@ -123,7 +123,7 @@ def test_the_stages_of_a_run_follow_its_parents(client):
 
 
 def test_the_same_run_id_of_another_app_is_another_run(server, client):
-    other = server.openai(server.new_app("other"))
+    other = server.openai(server.new_key("other"))
     for each in (client, other):
         raw = each.chat.completions.with_raw_response.create(
             model=MODEL,

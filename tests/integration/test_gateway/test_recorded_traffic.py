@@ -22,7 +22,7 @@ def recording(start_server):
     """Yield a server that has served a few runs, and the requests of its clients."""
     server = start_server("--worker-urls", shared_worker().url)
     other = server.admin("POST", "/admin/tenants", json={"name": "other"}).json()
-    foreign = server.openai(server.new_app("app", tenant_key=other["api_key"]))
+    foreign = server.openai(server.new_key("app", tenant_key=other["api_key"]))
     client = server.openai()
 
     def ask(run, user, text, *, of=client, parents=None, tokens=5, **headers):

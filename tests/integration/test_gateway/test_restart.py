@@ -5,8 +5,8 @@ from urllib.parse import quote
 
 import openai
 import pytest
-from gateway_server import DEADLINE_S
 from processes import eventually
+from server_client import DEADLINE_S
 
 from fairserve import client as agents
 

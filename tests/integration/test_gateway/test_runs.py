@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
 
 import pytest
-from gateway_server import PROFILE
 from processes import eventually
+from server_client import PROFILE
 from sse import data_of
 
 PATH = "/v1/chat/completions"
@@ -151,7 +151,7 @@ def test_the_graph_is_drawn(server):
 
 def test_a_run_of_another_app_does_not_exist(server):
     call(server, "own", "a", user("ok"))
-    other = server.new_app("other")
+    other = server.new_key("other")
     answer = server.request("GET", "/v1/interactions/own/graph", other)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "interaction_not_found")
     call(server, "own", "b", user("ok"), key=other)
@@ -219,7 +219,7 @@ def rejection(server, *, key=None, metadata=None, **headers):
 
 def test_a_parent_of_another_run_or_app_is_rejected(server):
     _, theirs = call(server, "has-parents", "a", user("ok"), **{"X-Call-Id": "named"})
-    stranger = server.new_app("stranger")
+    stranger = server.new_key("stranger")
     for key in (None, stranger):
         for parent in ("named", theirs, "has-parents/named"):
             for run in ("has-none", "has-parents" if key else "has-none"):

@@ -200,7 +200,7 @@ def test_a_disconnect_in_the_queue_is_recorded(gateway, scripted):
 
 
 def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(gateway, scripted):
-    key = gateway.new_app("flooded", user_rpm=3)
+    key = gateway.new_key("flooded", user_rpm=3)
     big = "x" * 3400  # 850 tokens of the 2,048 that each worker holds
     first = call(gateway, "ok", run="run-under-way", key=key)
     assert (first.status_code, first.headers["x-ratelimit-remaining-requests"]) == (200, "2")
@@ -236,7 +236,7 @@ def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(gate
 
 
 def test_the_same_flood_without_overload_is_served_in_full(gateway):
-    key = gateway.new_app("not overloaded", user_rpm=3)
+    key = gateway.new_key("not overloaded", user_rpm=3)
     answers = [call(gateway, "ok", run=f"run-calm-{n}", key=key) for n in range(8)]
     assert {answer.status_code for answer in answers} == {200}
     assert answers[-1].headers["x-ratelimit-remaining-requests"] == "0"

@@ -3,7 +3,8 @@
 import httpx
 import pytest
 from constants import defaults
-from gateway_server import ADMIN_KEY, DEADLINE_S
+from gateway_server import ADMIN_KEY
+from server_client import DEADLINE_S
 
 from fairserve.platform.console import state
 

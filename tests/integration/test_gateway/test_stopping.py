@@ -10,8 +10,9 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from constants import defaults
-from gateway_server import DEADLINE_S, ChildServer
+from gateway_server import ChildServer
 from processes import eventually
+from server_client import DEADLINE_S
 
 from fairserve.platform.server import process
 

@@ -5,7 +5,8 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from gateway_server import ADMIN_KEY, DEADLINE_S
+from gateway_server import ADMIN_KEY
+from server_client import DEADLINE_S
 
 NFC, NFD = "zo\u00e9", "zoe\u0301"
 SPELLINGS = ["mallory ", " mallory", "mallory\u00a0", "\u2003mallory"]

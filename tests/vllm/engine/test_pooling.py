@@ -17,7 +17,7 @@ import openai
 import pytest
 import vllm_world  # noqa: F401, skips where vLLM is missing
 from embedding_server import CONTEXT, Embedder, write_model
-from live_server import LiveServer
+from gateway_server import ChildServer
 from processes import eventually, free_port
 
 if importlib.util.find_spec("vllm._C") is None:
@@ -70,7 +70,7 @@ def vllm(checkpoint, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def platform(vllm, tmp_path_factory):
-    with LiveServer(tmp_path_factory.mktemp("platform"), worker_urls=vllm) as platform:
+    with ChildServer(tmp_path_factory.mktemp("platform") / "data", worker_urls=vllm) as platform:
         platform.wait_for(
             "/admin/cluster",
             platform.admin_key,
@@ -85,7 +85,7 @@ def client(platform):
 
 
 def test_the_task_is_recognised(platform):
-    cluster = platform.admin("GET", "/admin/cluster")
+    cluster = platform.call(platform.admin_key, "GET", "/admin/cluster")
     (worker,), (model,) = cluster["workers"], cluster["models"]
     assert worker["kind"] == "vllm"
     assert worker["tasks"] == model["tasks"] == ["embed", "rerank"]

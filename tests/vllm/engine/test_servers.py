@@ -22,7 +22,7 @@ import pytest
 import vllm_world  # noqa: F401, skips where vLLM is missing
 from anthropic import Anthropic, BadRequestError
 from anthropic.types import RawMessageStreamEvent
-from live_server import LiveServer
+from gateway_server import ChildServer
 from openai.types.responses import Response, ResponseStreamEvent
 from openai_types import (
     ADDED_BY_VLLM,
@@ -164,7 +164,7 @@ def platform(servers, model, tmp_path_factory):
         "log_level": "info",
         "keepalive_s": "3600",  # headers before a grant, as a slow machine sees them, name no worker
     }
-    with LiveServer(tmp_path_factory.mktemp("platform"), **settings) as platform:
+    with ChildServer(tmp_path_factory.mktemp("platform") / "data", **settings) as platform:
         platform.wait_for(
             "/admin/cluster",
             platform.admin_key,
@@ -179,7 +179,7 @@ def client(platform):
 
 
 def workers(platform):
-    cluster = platform.admin("GET", "/admin/cluster")
+    cluster = platform.call(platform.admin_key, "GET", "/admin/cluster")
     return {worker["worker_id"]: worker for worker in cluster["workers"]}
 
 
@@ -380,7 +380,10 @@ def test_a_vllm_server_may_be_used_as_a_plain_one(servers, model, tmp_path):
     }
     path = tmp_path / "fleet.json"
     path.write_text(json.dumps(fleet))
-    with LiveServer(tmp_path, fleet_file=path) as platform, ThreadPoolExecutor(6) as threads:
+    with (
+        ChildServer(tmp_path / "data", fleet_file=path) as platform,
+        ThreadPoolExecutor(6) as threads,
+    ):
         client = platform.openai(platform.new_app()["api_key"])
 
         # A plain server never gets vLLM's ignore_eos.
@@ -465,7 +468,7 @@ def test_a_dying_server_affects_only_its_started_calls(platform, servers):
     assert "w0" in later, (begun_before, whole)
 
     def rows():
-        with contextlib.closing(sqlite3.connect(platform.folder / "data/fairserve.sqlite3")) as db:
+        with contextlib.closing(sqlite3.connect(platform.data_dir / "fairserve.sqlite3")) as db:
             found = db.execute(
                 "SELECT outcome, output_tokens FROM ledger_calls WHERE app_id = ?", (app["id"],)
             ).fetchall()

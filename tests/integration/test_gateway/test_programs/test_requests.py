@@ -16,7 +16,7 @@ def test_the_run_of_a_program_accepts_no_other_calls(server, worker):
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "program_run")
     answer = submit(server, node("a", "say x"), id=run)
     assert (answer.status_code, answer.json()["error"]["param"]) == (409, "id")
-    other = server.new_app("another app")
+    other = server.new_key("another app")
     for method, part in (("GET", ""), ("GET", "/graph"), ("GET", "/events"), ("DELETE", "")):
         path = f"/v1/interactions/{run}{part}"
         assert server.request(method, path, other).status_code == 404, path

@@ -234,7 +234,7 @@ def test_an_invalid_list_fails_its_node(server):
 
 
 def test_programs_of_a_deleted_app_end(server, worker):
-    key = server.new_app("short-lived")
+    key = server.new_key("short-lived")
     run = submit(server, node("a", "hold the deleted"), key=key).json()["id"]
     eventually(lambda: "hold the deleted" in texts(worker))
     (row,) = rows(server, "programs", id=run)
