@@ -32,7 +32,7 @@ def anchors():
 @pytest.fixture
 def names(management):
     """Return the names of all series that a server can have."""
-    headers = {"Authorization": f"Bearer {management.admin}"}
+    headers = {"Authorization": f"Bearer {management.admin_key}"}
     text = management.client.get("/metrics", headers=headers).text
     return {
         family.name + suffix

@@ -26,7 +26,7 @@ class World:
             data_dir=management.state.settings.db.data_dir,
             console_session_hours=8,
         )
-        self.tenant = management.tenant("one")
+        self.tenant = management.new_tenant("one")
         self.now = utc_now()
 
     def sign_in(self, key=None):
@@ -60,7 +60,7 @@ def test_a_cookie_represents_its_key(world):
     assert not viewer.is_admin
     assert token not in repr(viewer)
     assert viewer.csrf not in repr(viewer)
-    assert world.viewer(world.sign_in(world.management.admin)).is_admin
+    assert world.viewer(world.sign_in(world.management.admin_key)).is_admin
     for wrong in ("", token[:-1], token + "x", "x" * 1000, viewer.session_id, viewer.csrf):
         assert world.viewer(wrong) is None
 
@@ -96,7 +96,7 @@ def test_an_open_page_counts_as_activity(world):
 
 def test_a_session_ends_with_its_key(world):
     keys = f"/admin/tenants/{world.tenant['id']}/keys"
-    admin = world.management.admin
+    admin = world.management.admin_key
     key = world.management.call(admin, "POST", keys, status=201)
     token, other = world.sign_in(key["api_key"]), world.sign_in()
     world.management.call(admin, "DELETE", f"{keys}/{key['id']}")
@@ -109,7 +109,7 @@ def test_a_session_ends_with_its_tenant(world, change):
     token = world.sign_in()
     method, body = change
     path = f"/admin/tenants/{world.tenant['id']}"
-    world.management.call(world.management.admin, method, path, body)
+    world.management.call(world.management.admin_key, method, path, body)
     assert world.viewer(token) is None
 
 
@@ -127,7 +127,7 @@ def test_sessions_of_a_key_are_bounded_and_the_oldest_ends(world):
     for _ in range(MOST_PER_OWNER + 3):
         world.later(seconds=1)
         tokens.append(world.sign_in())
-    admin = world.sign_in(world.management.admin)
+    admin = world.sign_in(world.management.admin_key)
     assert world.rows == MOST_PER_OWNER + 1
     assert [world.viewer(token) is None for token in tokens[:4]] == [True, True, True, False]
     assert world.viewer(admin)
@@ -137,7 +137,7 @@ def test_sessions_of_a_key_are_bounded_and_the_oldest_ends(world):
 def test_expired_sessions_are_deleted(world):
     world.sign_in()
     world.later(minutes=61)
-    world.sign_in(world.management.admin)
+    world.sign_in(world.management.admin_key)
     assert world.rows == 1, "by the next sign-in"
     world.later(hours=9)
     with world.sessions.begin() as session:

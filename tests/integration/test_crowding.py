@@ -35,7 +35,7 @@ async def _all_at_once(url, asks, others):
 
 def _flood(management, method, path, owner):
     """Send requests of a tenant at once, then those of another; check the answers to both."""
-    flooding, quiet = management.tenant("flooding"), management.tenant("quiet")
+    flooding, quiet = management.new_tenant("flooding"), management.new_tenant("quiet")
     app = management.new_app(flooding)
     if owner == "session":
         more = _signed_in(management, flooding["api_key"])

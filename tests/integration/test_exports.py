@@ -52,7 +52,7 @@ PAGE = {"group_by": "model,hour", "from": "2026-03-28", "to": "2026-03-28", "lim
 )
 def test_a_file_equals_the_report(world, monkeypatch, query, format):
     monkeypatch.setattr(parts, "PART_BYTES", 1000)
-    askers = [(world.key, "/v1/usage"), (world.management.admin, "/admin/usage")]
+    askers = [(world.key, "/v1/usage"), (world.management.admin_key, "/admin/usage")]
     for key, path in askers[: 1 if format == "html" else 2]:
         answer = world.raw(path, key, format=format, **query)
         assert answer.status_code == 200
@@ -90,7 +90,7 @@ def test_an_export_lists_the_interactions_of_all_pages(world, monkeypatch, query
     askers = [
         (world.key, "/v1/usage"),
         (world.app["api_key"], "/v1/usage"),
-        (world.management.admin, "/admin/usage"),
+        (world.management.admin_key, "/admin/usage"),
     ]
     for key, path in askers[: 1 if query else 3]:
         expected = listed(world, key, f"{path}/interactions", **query)
@@ -238,7 +238,7 @@ def test_a_missing_extra_is_an_immediate_error(world, monkeypatch):
 
 
 def test_each_key_sees_only_its_own_exports(world):
-    admin, named = world.management.admin, {"tenant": world.one["id"]}
+    admin, named = world.management.admin_key, {"tenant": world.one["id"]}
     exports = {
         "app": world.request_export(world.app["api_key"]),
         "second": world.request_export(world.second["api_key"]),
@@ -308,8 +308,8 @@ def test_waiting_exports_of_a_tenant_are_bounded(world, monkeypatch):
     assert rejected.headers["retry-after"] == "60"
     world.request_export(world.other["api_key"])
     for _ in range(3):
-        world.request_export(world.management.admin, ADMIN_PATH, tenant=world.one["id"])
-    world.request_export(world.management.admin, ADMIN_PATH, status=429)
+        world.request_export(world.management.admin_key, ADMIN_PATH, tenant=world.one["id"])
+    world.request_export(world.management.admin_key, ADMIN_PATH, status=429)
     world.raw(f"{PATH}/{first['id']}", method="DELETE")
     world.request_export()
     assert world.make() == 7

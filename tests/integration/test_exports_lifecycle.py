@@ -100,7 +100,7 @@ def test_a_download_of_a_deleted_file_is_incomplete(world):
 
 
 def test_an_erasure_deletes_exports_that_may_name_the_user(world, monkeypatch):
-    admin, other = world.management.admin, world.other["api_key"]
+    admin, other = world.management.admin_key, world.other["api_key"]
     about = "/admin/usage/exports"
     goes = [
         world.request_export(**LISTED),
@@ -162,7 +162,9 @@ def test_a_purge_deletes_the_exports(world, kind):
     if kind == "app":
         world.management.call(world.key, "DELETE", f"/v1/apps/{world.app['id']}")
     else:
-        world.management.call(world.management.admin, "DELETE", f"/admin/tenants/{world.one['id']}")
+        world.management.call(
+            world.management.admin_key, "DELETE", f"/admin/tenants/{world.one['id']}"
+        )
     while True:
         with world.sessions.begin() as session:
             if not purge(session, utc_now() + timedelta(seconds=1)):

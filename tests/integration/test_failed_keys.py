@@ -20,7 +20,9 @@ def clock(management):
 
 
 def entries(management):
-    found = management.call(management.admin, "GET", "/admin/audit", action="key.failed", limit=100)
+    found = management.call(
+        management.admin_key, "GET", "/admin/audit", action="key.failed", limit=100
+    )
     return found["items"]
 
 
@@ -40,12 +42,16 @@ def test_a_flood_of_unknown_keys_is_counted_in_few_entries(management, clock):
 
 
 def test_a_revoked_key_that_is_used_is_named_and_not_shown(management, clock):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     made = management.call(
-        management.admin, "POST", f"/admin/tenants/{tenant['id']}/keys", {"name": "x"}, status=201
+        management.admin_key,
+        "POST",
+        f"/admin/tenants/{tenant['id']}/keys",
+        {"name": "x"},
+        status=201,
     )
     path = f"/admin/tenants/{tenant['id']}/keys/{made['id']}"
-    management.call(management.admin, "DELETE", path)
+    management.call(management.admin_key, "DELETE", path)
     fail(management, made["api_key"])
     (entry,) = entries(management)
     assert (entry["target"], entry["tenant"]) == (made["id"], tenant["id"])
@@ -54,7 +60,7 @@ def test_a_revoked_key_that_is_used_is_named_and_not_shown(management, clock):
 
 
 def test_a_request_without_a_key_or_with_the_wrong_kind_is_no_failed_use(management, clock):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     management.call(None, "GET", "/v1/apps", status=401)
     management.call(tenant["api_key"], "GET", "/admin/tenants", status=403)
     assert entries(management) == []
@@ -65,7 +71,7 @@ def test_a_wrong_sign_in_has_its_own_entry_only(management, clock):
     assert management.client.post("/console/sign-in", data=form).status_code == 401
     assert entries(management) == []
     found = management.call(
-        management.admin, "GET", "/admin/audit", action="console.sign_in_failed"
+        management.admin_key, "GET", "/admin/audit", action="console.sign_in_failed"
     )
     assert found["total"] == 1
 

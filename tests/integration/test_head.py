@@ -12,8 +12,12 @@ ENDLESS = re.compile(r"/(stream|events)$|/live")
 def test_each_route_that_takes_get_takes_head(management):
     """FastAPI answers 405 to HEAD by itself; balancers and link checkers probe with it."""
     client = management.client
-    tenant = management.tenant("acme")
-    keys = {"/v1": tenant["api_key"], "/admin": management.admin, "/metri": management.admin}
+    tenant = management.new_tenant("acme")
+    keys = {
+        "/v1": tenant["api_key"],
+        "/admin": management.admin_key,
+        "/metri": management.admin_key,
+    }
     paths = [path for path, methods in client.app.openapi()["paths"].items() if "get" in methods]
     paths += ["/console/login", "/docs", "/openapi.json", "/console"]
     assert len(paths) > 60

@@ -172,7 +172,7 @@ def _forget(world):
 
 
 def test_operators_see_the_jobs_and_run_one(management):
-    found = management.call(management.admin, "GET", "/admin/jobs")
+    found = management.call(management.admin_key, "GET", "/admin/jobs")
     assert found["done_by"] == "here"
     assert [job["name"] for job in found["items"]] == list(JOBS)
     assert {job["health"] for job in found["items"]} == {"new"}
@@ -188,16 +188,16 @@ def test_operators_see_the_jobs_and_run_one(management):
         with pytest.raises(JobFailedError):
             run_pass(job, context, lambda: False, now=lambda: now[0])
         now[0] = retry_at(state_of(context.sessions, "rollup"))
-    shown = management.call(management.admin, "GET", "/admin/jobs")["items"][0]
+    shown = management.call(management.admin_key, "GET", "/admin/jobs")["items"][0]
     assert (shown["health"], shown["error"]) == ("dead", "ValueError: broken")
-    ran = management.call(management.admin, "POST", "/admin/jobs/rollup/run", status=202)
+    ran = management.call(management.admin_key, "POST", "/admin/jobs/rollup/run", status=202)
     assert (ran["health"], ran["error"]) == ("new", "ValueError: broken")
     assert management.jobs.asked == ["rollup"]
     run_pass(JOBS["rollup"], context, lambda: False)
-    shown = management.call(management.admin, "GET", "/admin/jobs")["items"][0]
+    shown = management.call(management.admin_key, "GET", "/admin/jobs")["items"][0]
     assert (shown["health"], shown["failures"]) == ("fine", 0)
-    management.call(management.admin, "POST", "/admin/jobs/nothing/run", status=404)
-    tenant = management.tenant("acme")
+    management.call(management.admin_key, "POST", "/admin/jobs/nothing/run", status=404)
+    tenant = management.new_tenant("acme")
     management.call(tenant["api_key"], "GET", "/admin/jobs", status=403)
 
 
@@ -207,7 +207,7 @@ def test_a_job_that_does_not_run_is_reported_late(management):
     long_ago = datetime.now(UTC) - timedelta(hours=1)
     run_pass(JOBS["rollup"], context, lambda: False, now=lambda: long_ago)
     run_pass(JOBS["retention"], context, lambda: False, now=lambda: long_ago)
-    jobs = management.call(management.admin, "GET", "/admin/jobs")["items"]
+    jobs = management.call(management.admin_key, "GET", "/admin/jobs")["items"]
     assert {job["name"]: job["health"] for job in jobs} == {
         name: {"rollup": "late", "retention": "fine"}.get(name, "new") for name in JOBS
     }

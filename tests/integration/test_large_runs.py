@@ -19,7 +19,7 @@ MAX_BYTES = 1_500_000
 @pytest.fixture
 def large(management):
     """Return a key of the app, and the names of the calls of its run."""
-    tenant = management.tenant("one")
+    tenant = management.new_tenant("one")
     app = management.new_app(tenant)
     owner = {"tenant": tenant["id"], "app": app["id"], "interaction_id": RUN, "user": "u"}
     call = replace(calls(1, 1)[0], **owner, outcome="completed", duration_s=1.0)

@@ -33,7 +33,7 @@ class World:
     def __init__(self, management):
         self.management = management
         self.sessions = management.state.session_factory
-        self.tenant = management.tenant("acme")
+        self.tenant = management.new_tenant("acme")
         self.app = management.new_app(self.tenant, profile=PROFILE)
         self.path = f"/v1/apps/{self.app['id']}"
         self.changes = ProfileChanges(
@@ -84,7 +84,7 @@ class World:
     def set_mode(self, mode, profile=None, status=200):
         path = f"/admin{self.path.removeprefix('/v1')}/profile"
         body = {"mode": mode} | ({} if profile is None else {"profile": profile})
-        return self.management.call(self.management.admin, "PUT", path, body, status=status)
+        return self.management.call(self.management.admin_key, "PUT", path, body, status=status)
 
     def in_control(self):
         """Return the profile that control got by events, and the one it would load at a start."""
@@ -195,7 +195,7 @@ def test_each_mode_selects_its_profile(world):
     pinned = {"stages": [{"input_tokens": 7, "output_tokens": 3}], "calls_per_interaction": 5}
     held = world.set_mode("pinned", pinned)["in_force"]
     assert (held["source"], held["profile"]["stages"][0]["input_tokens"]) == ("pinned", 7)
-    assert held["author"] == world.management.admin[:12]
+    assert held["author"] == world.management.admin_key[:12]
     assert world.management.control.events[-1].profile.stage(1).input_tokens == 7
     assert world.learn(minutes=60) == 0
     world.management.call(world.tenant["api_key"], "PATCH", world.path, {"profile": PROFILE})
@@ -255,10 +255,12 @@ def test_predicted_output_is_compared_with_generated_output(world):
 
 
 def test_another_tenant_cannot_see_the_profile(world):
-    other = world.management.tenant("other")
+    other = world.management.new_tenant("other")
     for path in ("/profile", "/profile/history"):
         world.management.call(other["api_key"], "GET", world.path + path, status=404)
     path = f"/admin{world.path.removeprefix('/v1')}/profile"
     world.management.call(world.tenant["api_key"], "PUT", path, {"mode": "pinned"}, status=403)
     missing = "/admin/apps/app_none/profile"
-    world.management.call(world.management.admin, "PUT", missing, {"mode": "pinned"}, status=404)
+    world.management.call(
+        world.management.admin_key, "PUT", missing, {"mode": "pinned"}, status=404
+    )

@@ -15,7 +15,7 @@ LISTS = {"user_headers": ["x-user-id"], "cors_origins": [], "run_rules": None}
 
 @pytest.fixture
 def world(management):
-    management.acme = management.tenant("acme")
+    management.acme = management.new_tenant("acme")
     management.chat = management.new_app(management.acme)
     management.path = f"/v1/apps/{management.chat['id']}"
     return management
@@ -39,7 +39,7 @@ def test_a_list_is_set_replaced_and_reset(world):
     assert patch(world, cors_origins=None)["cors_origins"] == []
     new = world.new_app(world.acme, "new", **given)
     assert {name: new[name] for name in LISTS} == stored
-    read = world.call(world.admin, "GET", f"/v1/apps/{new['id']}", tenant=world.acme["id"])
+    read = world.call(world.admin_key, "GET", f"/v1/apps/{new['id']}", tenant=world.acme["id"])
     assert {name: read[name] for name in LISTS} == stored
 
 
@@ -184,4 +184,4 @@ def test_the_origins_of_a_tenant_have_a_bound(world):
         path = f"/v1/apps/{other['id']}"
         error = world.call(world.acme["api_key"], "PATCH", path, body, status=409)["error"]
         assert (error["code"], error["param"]) == ("too_many_origins", "cors_origins")
-        assert world.new_app(world.tenant("beta"), **body)["cors_origins"]
+        assert world.new_app(world.new_tenant("beta"), **body)["cors_origins"]

@@ -18,7 +18,7 @@ class Operators:
 
     def __init__(self, management):
         self.management = management
-        self.first = management.admin
+        self.first = management.admin_key
         (self.row,) = self.call("GET")["items"]
 
     def call(self, method, more="", body=None, *, key=None, **query):
@@ -115,7 +115,7 @@ def test_a_rotation_ends_all_others(operators, grace_s):
 
 
 def test_only_admin_keys_manage_admin_keys(operators):
-    tenant = operators.management.tenant("acme")
+    tenant = operators.management.new_tenant("acme")
     app = operators.management.new_app(tenant)
     for key in (tenant["api_key"], app["api_key"]):
         for method, more, body in (
@@ -171,7 +171,7 @@ def test_operators_manage_keys_in_the_console(operators):
 
 
 def test_tenants_have_no_admin_key_page(operators):
-    tenant = operators.management.tenant("acme")
+    tenant = operators.management.new_tenant("acme")
     client = operators.management.client
     assert client.post("/console/sign-in", data={"key": tenant["api_key"]}).status_code == 200
     assert client.get("/console/keys").status_code == 404
@@ -180,13 +180,13 @@ def test_tenants_have_no_admin_key_page(operators):
 
 def test_sign_ins_and_failures_are_in_the_audit_log(operators):
     management = operators.management
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     operators.sign_in(operators.first)
     client = management.client
     client.post("/console/sign-in", data={"key": tenant["api_key"]})
     for _ in range(25):
         client.post("/console/sign-in", data={"key": "guess"})
-    log = management.call(management.admin, "GET", "/admin/audit", limit=100)["items"]
+    log = management.call(management.admin_key, "GET", "/admin/audit", limit=100)["items"]
     found = [item for item in log if item["action"].startswith("console.")]
     assert [(item["action"], item["actor"], item["tenant"]) for item in found] == [
         ("console.sign_in_failed", "unknown", None),

@@ -30,7 +30,7 @@ def actions(management):
 
 
 def test_a_registered_app_is_published_to_control(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     assert tenant["id"].startswith("tn_")
     assert tenant["api_key"].startswith("sk-fs-t-")
     body = {"name": "chat", "profile": PROFILE, "limits": {"user_rpm": 20, "app_rpm": 100}}
@@ -59,7 +59,7 @@ def test_a_registered_app_is_published_to_control(management):
 
 def test_only_an_admin_sets_the_weight_of_an_app(management):
     """Otherwise a tenant could take the share of other tenants for one of its apps."""
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     app = management.new_app(tenant)
     path, body = f"/v1/apps/{app['id']}", {"name": "b", "profile": PROFILE, "weight": 9}
     events = list(management.control.events)
@@ -69,12 +69,14 @@ def test_only_an_admin_sets_the_weight_of_an_app(management):
         assert error["param"] == "weight"
     assert management.control.events == events
     assert management.call(tenant["api_key"], "GET", path)["weight"] == 1.0
-    changed = management.call(management.admin, "PATCH", path, {"weight": 9}, tenant=tenant["id"])
+    changed = management.call(
+        management.admin_key, "PATCH", path, {"weight": 9}, tenant=tenant["id"]
+    )
     assert changed["weight"] == 9.0
 
 
 def test_changes_of_an_app_are_stored_and_published(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     app = management.new_app(tenant, limits={"user_rpm": 10, "app_rpm": 50})
     path, key = f"/v1/apps/{app['id']}", tenant["api_key"]
     changed = management.call(key, "PATCH", path, {"limits": {"user_rpm": None}})
@@ -102,14 +104,14 @@ def test_changes_of_an_app_are_stored_and_published(management):
 
 
 def test_the_default_idle_timeout_is_that_of_the_server(management):
-    app = management.new_app(management.tenant("acme"))
+    app = management.new_app(management.new_tenant("acme"))
     expected = management.state.settings.tenancy.interaction_idle_timeout_s
     assert app["profile"]["idle_timeout_s"] == expected
 
 
 def test_a_limit_below_two_runs_is_allowed_with_a_warning(management):
     app = management.new_app(
-        management.tenant("acme"), profile=PROFILE, limits={"user_rpm": 7, "app_rpm": 8}
+        management.new_tenant("acme"), profile=PROFILE, limits={"user_rpm": 7, "app_rpm": 8}
     )
     assert [warning.split(",")[0] for warning in app["warnings"]] == ["user_rpm is 7"]
 
@@ -142,7 +144,7 @@ WRONG_APPS = [
 
 
 def test_invalid_apps_are_rejected_and_change_nothing(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     for body, param in WRONG_APPS:
         management.rejected(tenant["api_key"], "POST", "/v1/apps", body, param=param)
     assert management.control.events == []
@@ -151,9 +153,9 @@ def test_invalid_apps_are_rejected_and_change_nothing(management):
 
 @ON_BOTH
 def test_names_are_unique_within_a_tenant(management):
-    one, two = management.tenant("one"), management.tenant("two")
+    one, two = management.new_tenant("one"), management.new_tenant("two")
     taken = management.call(
-        management.admin, "POST", "/admin/tenants", {"name": "one"}, status=409
+        management.admin_key, "POST", "/admin/tenants", {"name": "one"}, status=409
     )["error"]
     assert f"POST /admin/tenants/{one['id']}/keys" in taken["message"]
     app = management.new_app(one, "chat")
@@ -168,7 +170,7 @@ def test_names_are_unique_within_a_tenant(management):
 
 
 def test_lists_are_paged_in_a_stable_order(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     ids = [management.new_app(tenant, f"app {number}")["id"] for number in range(5)]
     read = []
     for offset in range(0, 6, 2):
@@ -182,12 +184,12 @@ def test_lists_are_paged_in_a_stable_order(management):
 
 @ON_BOTH
 def test_lists_are_searched_by_part_of_the_name(management):
-    one, two = management.tenant("Acme 50%"), management.tenant("acme_5 of 50")
+    one, two = management.new_tenant("Acme 50%"), management.new_tenant("acme_5 of 50")
     for tenant, name in ((one, "Search"), (one, "chat"), (two, "research_2"), (two, "researcher")):
         management.new_app(tenant, name)
 
     def found(path, **query):
-        page = management.call(management.admin, "GET", path, **query)
+        page = management.call(management.admin_key, "GET", path, **query)
         names = [item["name"] for item in page["items"]]
         assert page["total"] >= len(names)
         return names
@@ -203,14 +205,14 @@ def test_lists_are_searched_by_part_of_the_name(management):
     assert management.call(two["api_key"], "GET", "/v1/apps", name="chat")["total"] == 0
     for wrong in ("a\0", "x" * 300):
         for path in ("/admin/tenants", "/admin/apps"):
-            management.rejected(management.admin, "GET", path, param="name", name=wrong)
+            management.rejected(management.admin_key, "GET", path, param="name", name=wrong)
         management.rejected(one["api_key"], "GET", "/v1/apps", param="name", name=wrong)
         clients = "/admin/clients"
-        management.rejected(management.admin, "GET", clients, param="query", query=wrong)
+        management.rejected(management.admin_key, "GET", clients, param="query", query=wrong)
 
 
 def test_keys_are_added_listed_revoked_and_rotated(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     app = management.new_app(tenant)
     key, path = tenant["api_key"], f"/v1/apps/{app['id']}/keys"
     later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
@@ -243,16 +245,16 @@ def test_keys_are_added_listed_revoked_and_rotated(management):
 
 
 def test_user_settings_are_stored_and_published(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     path = f"/admin/users/{tenant['id']}/team/zoé"
-    found = management.call(management.admin, "PUT", path, {"weight": 2, "rpm": 5})
+    found = management.call(management.admin_key, "PUT", path, {"weight": 2, "rpm": 5})
     assert (found["user"], found["weight"], found["rpm"], found["blocked"]) == (
         "team/zoé",
         2,
         5,
         False,
     )
-    management.call(management.admin, "PUT", path, {"blocked": True})
+    management.call(management.admin_key, "PUT", path, {"blocked": True})
     events = [
         UserChanged(tenant["id"], "team/zoé", 2.0, 5, False),
         UserChanged(tenant["id"], "team/zoé", 1.0, None, True),
@@ -260,17 +262,17 @@ def test_user_settings_are_stored_and_published(management):
     assert management.control.events == events
     with management.state.session_factory() as session:
         assert load_control_events(session, LearningOptions()) == events[1:]
-    listed = management.call(management.admin, "GET", "/admin/users", blocked=True)
+    listed = management.call(management.admin_key, "GET", "/admin/users", blocked=True)
     assert [item["user"] for item in listed["items"]] == ["team/zoé"]
-    assert management.call(management.admin, "GET", "/admin/users", blocked=False)["total"] == 0
+    assert management.call(management.admin_key, "GET", "/admin/users", blocked=False)["total"] == 0
     for body in ({"weight": 0}, {"weight": "NaN"}, {"rpm": 0}, {"factor": 1}):
-        management.rejected(management.admin, "PUT", path, body, param=next(iter(body)))
-    management.call(management.admin, "PUT", "/admin/users/tn_none/u", {}, status=404)
+        management.rejected(management.admin_key, "PUT", path, body, param=next(iter(body)))
+    management.call(management.admin_key, "PUT", "/admin/users/tn_none/u", {}, status=404)
     assert management.control.events == events
 
 
 def test_rolled_back_changes_are_not_published(management, monkeypatch):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
 
     def broken(*_, **__):
         raise RuntimeError("the answer cannot be built")

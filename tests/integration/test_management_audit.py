@@ -98,7 +98,7 @@ def test_every_changing_route_is_covered(management):
 
 
 def test_every_change_has_a_row_and_no_row_has_a_secret(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     app = management.new_app(tenant)
     places = {
         "tenant_id": tenant["id"],
@@ -126,7 +126,7 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
             path,
             json=body,
             params=query,
-            headers={"Authorization": f"Bearer {management.admin}"},
+            headers={"Authorization": f"Bearer {management.admin_key}"},
         )
         assert answer.status_code < 300, (method, path, answer.text)
         management.bodies.append(answer.text)
@@ -139,16 +139,18 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
             mark_dead(management)
         now = count(management)
         assert now > seen, (method, path)
-        newest = management.call(management.admin, "GET", "/admin/audit", limit=now - seen)["items"]
+        newest = management.call(management.admin_key, "GET", "/admin/audit", limit=now - seen)[
+            "items"
+        ]
         assert action in {item["action"] for item in newest}, (method, path, newest)
-        assert {item["actor"] for item in newest} == {management.admin[:12]}
+        assert {item["actor"] for item in newest} == {management.admin_key[:12]}
         seen = now
-    log = json.dumps(management.call(management.admin, "GET", "/admin/audit", limit=1000))
+    log = json.dumps(management.call(management.admin_key, "GET", "/admin/audit", limit=1000))
     bodies = "".join(management.bodies)
     keys = set(re.findall(r'"(?:api_key|secret)":"([^"]+)"', bodies))
     assert len(keys) == 10 + 2
     with management.state.session_factory() as session:
-        secrets = {*keys, management.admin, *session.scalars(select(ApiKey.key_hash))}
+        secrets = {*keys, management.admin_key, *session.scalars(select(ApiKey.key_hash))}
     for secret in secrets:
         assert secret not in log
         assert secret[-20:] not in log
@@ -166,22 +168,22 @@ def count(management):
 
 
 def test_a_rejected_change_leaves_no_row(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     seen = count(management)
     path = f"/admin/tenants/{tenant['id']}"
     bad = {"name": "new", "contract": {"max_budget": 1}}
-    management.call(management.admin, "PATCH", path, bad, status=400)
-    assert management.call(management.admin, "GET", path)["name"] == "acme"
+    management.call(management.admin_key, "PATCH", path, bad, status=400)
+    assert management.call(management.admin_key, "GET", path)["name"] == "acme"
     assert count(management) == seen
 
 
 def test_a_row_has_the_values_before_and_after(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     path = f"/admin/tenants/{tenant['id']}"
-    management.call(management.admin, "PATCH", path, {"name": "again", "contract": CONTRACT})
-    row = management.call(management.admin, "GET", "/admin/audit", action="tenant.change")["items"][
-        0
-    ]
+    management.call(management.admin_key, "PATCH", path, {"name": "again", "contract": CONTRACT})
+    row = management.call(management.admin_key, "GET", "/admin/audit", action="tenant.change")[
+        "items"
+    ][0]
     assert (row["target"], row["tenant"]) == (tenant["id"], tenant["id"])
     changed = {k: (row["before"][k], v) for k, v in row["after"].items() if row["before"][k] != v}
     nothing = row["before"]["contract"]
@@ -192,11 +194,11 @@ def test_a_row_has_the_values_before_and_after(management):
 
 
 def test_the_log_is_filtered_by_its_fields(management):
-    one, two = management.tenant("one"), management.tenant("two")
+    one, two = management.new_tenant("one"), management.new_tenant("two")
     app = management.new_app(one)
 
     def listed(**query):
-        found = management.call(management.admin, "GET", "/admin/audit", **query)
+        found = management.call(management.admin_key, "GET", "/admin/audit", **query)
         assert found["total"] >= len(found["items"])
         return [(item["action"], item["target"]) for item in found["items"]]
 
@@ -218,18 +220,20 @@ def test_the_log_is_filtered_by_its_fields(management):
     assert listed(since=earlier) == everything
     for query in ({"since": "2026-01-01T00:00:00"}, {"action": ""}, {"who": "me"}, {"limit": 0}):
         param = next(iter(query))
-        management.rejected(management.admin, "GET", "/admin/audit", param=param, **query)
+        management.rejected(management.admin_key, "GET", "/admin/audit", param=param, **query)
 
 
 def test_the_log_cannot_be_changed(management):
     for method in ("POST", "PUT", "PATCH", "DELETE"):
-        error = management.call(management.admin, method, "/admin/audit", {}, status=405)["error"]
+        error = management.call(management.admin_key, method, "/admin/audit", {}, status=405)[
+            "error"
+        ]
         assert error["code"] == "method_not_allowed"
 
 
 def test_the_keys_of_a_tenant_make_a_bounded_number_of_changes_an_hour(management, monkeypatch):
     monkeypatch.setattr(audit, "MAX_CHANGES_PER_HOUR", 6)
-    tenant, other = management.tenant("one"), management.tenant("other")
+    tenant, other = management.new_tenant("one"), management.new_tenant("other")
     app = management.new_app(tenant)
     path = f"/v1/apps/{app['id']}"
     for number in range(4):
@@ -238,7 +242,7 @@ def test_the_keys_of_a_tenant_make_a_bounded_number_of_changes_an_hour(managemen
     assert found["error"]["code"] == "too_many_changes"
     assert management.call(tenant["api_key"], "GET", path)["name"] == "n3"
     management.new_app(other)
-    management.call(management.admin, "PATCH", f"/admin/tenants/{tenant['id']}", {"weight": 2})
+    management.call(management.admin_key, "PATCH", f"/admin/tenants/{tenant['id']}", {"weight": 2})
     with management.state.session_factory.begin() as session:
         session.execute(update(AuditEntry).values(at=utc_now() - timedelta(hours=1)))
     management.call(tenant["api_key"], "PATCH", path, {"name": "later"})

@@ -79,12 +79,12 @@ class Scopes:
 
     def __init__(self, management):
         self.management = management
-        self.tenant = management.tenant("acme")
+        self.tenant = management.new_tenant("acme")
         self.app = management.new_app(self.tenant)
         management.control.events.clear()
 
     def set(self, scope, body, status=200):
-        call, admin = self.management.call, self.management.admin
+        call, admin = self.management.call, self.management.admin_key
         tenant, app = self.tenant, self.app
         if scope == "tenant":
             path = f"/admin/tenants/{tenant['id']}"
@@ -141,7 +141,7 @@ def test_a_put_of_a_user_replaces_its_contract(management, holders):
     holders.set("user", FULL)
     assert holders.set("user", {"rpm_limit": 5})["contract"] == NOTHING | {"rpm_limit": 5}
     path = f"/admin/users/{holders.tenant['id']}/team/zoé"
-    assert management.call(management.admin, "PUT", path, {})["contract"] == NOTHING
+    assert management.call(management.admin_key, "PUT", path, {})["contract"] == NOTHING
 
 
 def test_without_a_soft_budget_no_soft_limit_is_shown(holders):
@@ -236,16 +236,18 @@ def test_a_tenant_sets_quotas_of_its_apps_but_not_its_own(management, holders):
     assert management.control.events == []
     named = {"tenant": tenant}
     path = f"/v1/apps/{app}"
-    assert management.call(management.admin, "PATCH", path, {"weight": 5}, **named)["weight"] == 5
+    assert (
+        management.call(management.admin_key, "PATCH", path, {"weight": 5}, **named)["weight"] == 5
+    )
     assert management.control.events[-1].weight == 5
     for weight in (0, 0.001, 101, "NaN"):
         body = {"weight": weight}
-        management.rejected(management.admin, "PATCH", path, body, param="weight", **named)
+        management.rejected(management.admin_key, "PATCH", path, body, param="weight", **named)
 
 
 def test_tenants_and_apps_are_created_with_quotas(management):
     body = {"name": "acme", "weight": 2, "contract": {"rpm_limit": 9}}
-    tenant = management.call(management.admin, "POST", "/admin/tenants", body, status=201)
+    tenant = management.call(management.admin_key, "POST", "/admin/tenants", body, status=201)
     assert (tenant["weight"], tenant["contract"]["rpm_limit"]) == (2, 9)
     app = management.new_app(tenant, contract={"rpm_limit": 8}, user_contract={"rpm_limit": 7})
     assert app["contract"]["rpm_limit"] == 8
@@ -255,7 +257,7 @@ def test_tenants_and_apps_are_created_with_quotas(management):
     assert TenantChanged(tenant["id"], 2.0) in management.control.events
     listed = management.call(tenant["api_key"], "GET", "/v1/apps")["items"]
     assert listed[0]["user_contract"] == NOTHING | {"rpm_limit": 7}
-    listed = management.call(management.admin, "GET", "/admin/tenants")["items"]
+    listed = management.call(management.admin_key, "GET", "/admin/tenants")["items"]
     assert listed[0]["contract"] == NOTHING | {"rpm_limit": 9}
 
 
@@ -263,24 +265,24 @@ def test_tenants_and_apps_are_created_with_quotas(management):
 def test_levels_of_a_tenant_are_set_and_published(management):
     by_app = "tenant > app > user"
     new = {"name": "acme", "levels": by_app}
-    tenant = management.call(management.admin, "POST", "/admin/tenants", new, status=201)
+    tenant = management.call(management.admin_key, "POST", "/admin/tenants", new, status=201)
     place = f"/admin/tenants/{tenant['id']}"
     assert tenant["levels"] == by_app
     assert management.control.events[-1] == TenantChanged(tenant["id"], 1.0, by_app)
-    renamed = management.call(management.admin, "PATCH", place, {"name": "Acme", "weight": 3})
+    renamed = management.call(management.admin_key, "PATCH", place, {"name": "Acme", "weight": 3})
     assert (renamed["levels"], renamed["weight"]) == (by_app, 3)
     assert management.control.events[-1] == TenantChanged(tenant["id"], 3.0, by_app)
     before = len(management.control.events)
-    management.call(management.admin, "PATCH", place, {"levels": by_app})
+    management.call(management.admin_key, "PATCH", place, {"levels": by_app})
     assert len(management.control.events) == before, "nothing changed"
     for levels in ("user", "team", "", 1):
         body = {"levels": levels}
-        management.rejected(management.admin, "PATCH", place, body, param="levels")
+        management.rejected(management.admin_key, "PATCH", place, body, param="levels")
     management.call(tenant["api_key"], "PATCH", place, {"levels": None}, status=403)
-    assert management.call(management.admin, "PATCH", place, {"levels": None})["levels"] is None
-    assert management.call(management.admin, "GET", place)["levels"] is None
+    assert management.call(management.admin_key, "PATCH", place, {"levels": None})["levels"] is None
+    assert management.call(management.admin_key, "GET", place)["levels"] is None
     assert management.control.events[-1] == TenantChanged(tenant["id"], 3.0)
-    audited = management.call(management.admin, "GET", "/admin/audit", tenant=tenant["id"])
+    audited = management.call(management.admin_key, "GET", "/admin/audit", tenant=tenant["id"])
     change = audited["items"][0]
     assert change["action"] == "tenant.change"
     assert (change["before"]["levels"], change["after"]["levels"]) == (by_app, None)
@@ -292,31 +294,33 @@ def test_control_loads_after_a_restart_what_it_got_by_events(management, holders
     management.new_app(tenant, "second", limits={"user_rpm": 100})
     path, named = f"/v1/apps/{app['id']}", {"tenant": tenant["id"]}
     changes = [
-        lambda: management.call(management.admin, "PATCH", path, {"weight": 3}, **named),
+        lambda: management.call(management.admin_key, "PATCH", path, {"weight": 3}, **named),
         lambda: management.call(
-            management.admin, "PATCH", f"/admin/tenants/{tenant['id']}", {"weight": 0.5}
+            management.admin_key, "PATCH", f"/admin/tenants/{tenant['id']}", {"weight": 0.5}
         ),
         *(lambda scope=scope: holders.set(scope, FULL) for scope in ("tenant", "app", "app_user")),
         lambda: management.call(
-            management.admin,
+            management.admin_key,
             "PUT",
             f"/admin/users/{tenant['id']}/anna",
             {"weight": 2, "contract": FULL | {"allowed_models": None}},
         ),
         lambda: holders.set("app", None),
         lambda: management.call(
-            management.admin, "PATCH", f"/admin/tenants/{tenant['id']}", {"weight": 1}
+            management.admin_key, "PATCH", f"/admin/tenants/{tenant['id']}", {"weight": 1}
         ),
         *(
             lambda levels=levels: management.call(
-                management.admin, "PATCH", f"/admin/tenants/{tenant['id']}", {"levels": levels}
+                management.admin_key, "PATCH", f"/admin/tenants/{tenant['id']}", {"levels": levels}
             )
             for levels in ("tenant > app > user", None)
         ),
         lambda: management.call(tenant["api_key"], "PATCH", path, {"suspended": True}),
         lambda: management.call(tenant["api_key"], "DELETE", path),
         lambda: management.call(tenant["api_key"], "POST", f"{path}/restore"),
-        lambda: management.call(management.admin, "DELETE", f"/admin/users/{tenant['id']}/anna"),
+        lambda: management.call(
+            management.admin_key, "DELETE", f"/admin/users/{tenant['id']}/anna"
+        ),
     ]
     management.call(tenant["api_key"], "PATCH", path, {})
     for change in changes:
@@ -326,7 +330,7 @@ def test_control_loads_after_a_restart_what_it_got_by_events(management, holders
 
 @ON_BOTH
 def test_a_user_is_read_listed_and_reset(management, holders):
-    admin, tenant = management.admin, holders.tenant["id"]
+    admin, tenant = management.admin_key, holders.tenant["id"]
     path = f"/admin/users/{tenant}/team/zoé"
     nobody = management.call(admin, "GET", path)
     assert (nobody["weight"], nobody["contract"], nobody["updated_at"]) == (1, NOTHING, None)

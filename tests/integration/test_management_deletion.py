@@ -24,11 +24,11 @@ class World:
 
     def __init__(self, management, kind):
         self.management, self.kind = management, kind
-        self.tenant = management.tenant("acme")
-        self.app = management.new_app(self.tenant)
+        self.tenant = management.new_tenant("acme")
+        self.app = management.new_app(self.tenant, "chat")
         self.id = {"tenant": self.tenant, "app": self.app}[kind]["id"]
         self.path = {"tenant": "/admin/tenants", "app": "/v1/apps"}[kind]
-        self.key = {"tenant": management.admin, "app": self.tenant["api_key"]}[kind]
+        self.key = {"tenant": management.admin_key, "app": self.tenant["api_key"]}[kind]
         self.name = {"tenant": "acme", "app": "chat"}[kind]
         self.stopped = [self.app["api_key"]]
         if kind == "tenant":
@@ -127,22 +127,22 @@ def test_suspended_owners_are_rejected_until_they_are_resumed(management, world)
 @ON_POSTGRESQL
 def test_a_deleted_tenant_has_no_apps_and_no_users(management):
     world = World(management, "tenant")
-    management.call(management.admin, "PUT", f"/admin/users/{world.id}/zoé", {"weight": 2})
+    management.call(management.admin_key, "PUT", f"/admin/users/{world.id}/zoé", {"weight": 2})
     world.call("DELETE")
     named = {"tenant": world.id}
     path = f"/v1/apps/{world.app['id']}"
     for method, where in (("GET", "/v1/apps"), ("GET", path), ("DELETE", path)):
-        management.call(management.admin, method, where, status=404, **named)
-    assert management.call(management.admin, "GET", "/admin/apps")["total"] == 0
-    assert management.call(management.admin, "GET", "/admin/apps", deleted=True)["total"] == 0
+        management.call(management.admin_key, method, where, status=404, **named)
+    assert management.call(management.admin_key, "GET", "/admin/apps")["total"] == 0
+    assert management.call(management.admin_key, "GET", "/admin/apps", deleted=True)["total"] == 0
     user = f"/admin/users/{world.id}/zoé"
-    management.call(management.admin, "PUT", user, {}, status=409)
-    management.call(management.admin, "DELETE", user, status=409)
+    management.call(management.admin_key, "PUT", user, {}, status=409)
+    management.call(management.admin_key, "DELETE", user, status=409)
     world.call("POST", "/restore")
-    assert management.call(management.admin, "GET", user)["weight"] == 2
-    assert management.call(management.admin, "GET", "/admin/apps")["total"] == 1
+    assert management.call(management.admin_key, "GET", user)["weight"] == 2
+    assert management.call(management.admin_key, "GET", "/admin/apps")["total"] == 1
     management.call(world.tenant["api_key"], "DELETE", path)
-    listed = management.call(management.admin, "GET", "/admin/apps", deleted=True, **named)
+    listed = management.call(management.admin_key, "GET", "/admin/apps", deleted=True, **named)
     assert [item["id"] for item in listed["items"]] == [world.app["id"]]
     assert listed["items"][0]["purge_after"]
 
@@ -175,14 +175,14 @@ def furnish(world):
     """Create a quota of every scope, a user and a program for the app."""
     management, tenant, app = world.management, world.tenant["id"], world.app["id"]
     limits = {"rpm_limit": 1}
-    management.call(management.admin, "PATCH", f"/admin/tenants/{tenant}", {"contract": limits})
+    management.call(management.admin_key, "PATCH", f"/admin/tenants/{tenant}", {"contract": limits})
     management.call(
         world.tenant["api_key"],
         "PATCH",
         f"/v1/apps/{app}",
         {"contract": limits, "user_contract": limits},
     )
-    management.call(management.admin, "PUT", f"/admin/users/{tenant}/zoé", {"contract": limits})
+    management.call(management.admin_key, "PUT", f"/admin/users/{tenant}/zoé", {"contract": limits})
     with management.state.session_factory.begin() as session:
         session.add(
             ProgramRow(
@@ -212,7 +212,7 @@ def purged(management, before):
 
 @ON_POSTGRESQL
 def test_deleted_owners_are_purged_after_the_retention(management, world):
-    other = management.new_app(management.tenant("other"))
+    other = management.new_app(management.new_tenant("other"))
     furnish(world)
     second = management.new_app(world.tenant, "second")
     before = rows(management)
@@ -244,7 +244,7 @@ def test_deleted_owners_are_purged_after_the_retention(management, world):
             if hasattr(event, "profile")
         ]
     assert found == stays
-    log = management.call(management.admin, "GET", "/admin/audit", actor="system")["items"]
+    log = management.call(management.admin_key, "GET", "/admin/audit", actor="system")["items"]
     assert (f"{world.kind}.purge", world.id) in {(row["action"], row["target"]) for row in log}
     management.call(other["api_key"], "GET", "/v1/usage")
 

@@ -33,7 +33,7 @@ WHOLE = {
 
 
 def admin(management, method, path, body=None, **more):
-    return management.call(management.admin, method, path, body, **more)
+    return management.call(management.admin_key, method, path, body, **more)
 
 
 def stored(management):
@@ -98,7 +98,7 @@ def test_a_worker_joins_drains_and_is_removed(management):
     assert [(item["id"], item["state"]) for item in listed] == [("a", "joining")]
     drained = admin(management, "POST", f"{WORKERS}/a/drain")
     assert drained["state"] == "draining"
-    by = management.admin[:12]
+    by = management.admin_key[:12]
     assert (drained["drained_by"], drained["url"]) == (by, "http://localhost:9")
     assert abs((utc_now() - datetime.fromisoformat(drained["drained_at"])).total_seconds()) < 60
     assert drains(management) == {"a": by}
@@ -115,7 +115,7 @@ def test_a_worker_joins_drains_and_is_removed(management):
     assert (entries[1].before["drained"], entries[1].after["drained"]) == (False, True)
     assert entries[1].after == {"source": "api", "drained": True}
     assert entries[2].after is None
-    assert entries[0].actor == management.admin[: len(entries[0].actor)]
+    assert entries[0].actor == management.admin_key[: len(entries[0].actor)]
 
 
 def test_removal_by_force_reaches_the_fleet(management, monkeypatch):
@@ -158,7 +158,7 @@ WRONG_WORKERS = [
 
 def test_an_invalid_worker_is_rejected(management):
     for change, param in WRONG_WORKERS:
-        management.rejected(management.admin, "POST", WORKERS, WHOLE | change, param=param)
+        management.rejected(management.admin_key, "POST", WORKERS, WHOLE | change, param=param)
     assert stored(management) == FleetPart()
     assert audit(management) == []
 
@@ -197,7 +197,7 @@ def test_workers_of_all_sources_are_drained_and_undrained(management):
         out = admin(management, "POST", f"{WORKERS}/{worker}/drain")
         assert (out["id"], out["source"], out["state"]) == (worker, source, "draining")
         assert fleet.desired.workers[worker].drained
-    assert drains(management) == dict.fromkeys(sources, management.admin[:12])
+    assert drains(management) == dict.fromkeys(sources, management.admin_key[:12])
     assert admin(management, "POST", f"{WORKERS}/e/drain")["url"] == url(4)
     for worker, source in sources.items():
         out = admin(management, "POST", f"{WORKERS}/{worker}/undrain")
@@ -211,7 +211,7 @@ def test_workers_of_all_sources_are_drained_and_undrained(management):
     assert [(entry.action, entry.target) for entry in entries] == [
         (action, worker) for action in ("worker.drain", "worker.undrain") for worker in sources
     ]
-    assert {entry.actor for entry in entries} == {management.admin[:12]}
+    assert {entry.actor for entry in entries} == {management.admin_key[:12]}
     for entry in entries:
         before, after = entry.before["drained"], entry.after["drained"]
         assert (before, after) == (entry.action != "worker.drain", entry.action == "worker.drain")
@@ -310,7 +310,7 @@ WRONG_TARGETS = ["", {}, {"m": 0}, {"m": -1}, {"m": "x"}, ["m"], None]
 def test_an_invalid_alias_target_is_rejected(management):
     for target in [*WRONG_TARGETS, {f"m{n}": 1 for n in range(21)}]:
         body = {"target": target}
-        management.rejected(management.admin, "PUT", f"{ALIASES}/x", body, param="target")
+        management.rejected(management.admin_key, "PUT", f"{ALIASES}/x", body, param="target")
     assert stored(management) == FleetPart()
 
 

@@ -52,9 +52,9 @@ BODIES = {
 @pytest.fixture
 def two(management):
     """Return two tenants, each with an app, a run, an export, a rejection, a webhook and an event."""
-    one, other = management.tenant("one"), management.tenant("other")
+    one, other = management.new_tenant("one"), management.new_tenant("other")
     worker = {"id": "a", "url": "http://127.0.0.1:9"}
-    management.call(management.admin, "POST", "/admin/cluster/workers", worker, status=201)
+    management.call(management.admin_key, "POST", "/admin/cluster/workers", worker, status=201)
     for each in (one, other):
         hook = management.call(each["api_key"], "POST", "/v1/webhooks", WEBHOOK, status=201)
         path = f"/v1/webhooks/{hook['id']}/test"
@@ -206,14 +206,14 @@ def test_lists_and_usage_show_only_the_own_tenant(management, two):
 def test_an_admin_acts_for_a_named_tenant(management, two):
     one, app, _, foreign = two
     named = {"tenant": one["id"]}
-    error = management.call(management.admin, "GET", "/v1/apps", status=400)["error"]
+    error = management.call(management.admin_key, "GET", "/v1/apps", status=400)["error"]
     assert error["param"] == "tenant"
-    listed = management.call(management.admin, "GET", "/v1/apps", **named)
+    listed = management.call(management.admin_key, "GET", "/v1/apps", **named)
     assert [item["id"] for item in listed["items"]] == [app["id"]]
-    management.call(management.admin, "GET", f"/v1/apps/{foreign['id']}", status=404, **named)
-    management.call(management.admin, "GET", "/v1/apps", status=404, tenant="tn_none")
+    management.call(management.admin_key, "GET", f"/v1/apps/{foreign['id']}", status=404, **named)
+    management.call(management.admin_key, "GET", "/v1/apps", status=404, tenant="tn_none")
     created = management.call(
-        management.admin,
+        management.admin_key,
         "POST",
         "/v1/apps",
         {"name": "by admin", "profile": PROFILE},
@@ -221,9 +221,9 @@ def test_an_admin_acts_for_a_named_tenant(management, two):
         **named,
     )
     assert created["tenant_id"] == one["id"]
-    assert management.call(management.admin, "GET", "/v1/usage", **named)["total"] == 1
-    assert management.call(management.admin, "GET", "/admin/apps")["total"] == 3
-    assert management.call(management.admin, "GET", "/admin/apps", **named)["total"] == 2
+    assert management.call(management.admin_key, "GET", "/v1/usage", **named)["total"] == 1
+    assert management.call(management.admin_key, "GET", "/admin/apps")["total"] == 3
+    assert management.call(management.admin_key, "GET", "/admin/apps", **named)["total"] == 2
 
 
 def dump(management):
@@ -248,21 +248,21 @@ def test_a_key_is_shown_once_and_stored_nowhere(management, two, caplog):
     bodies = management.bodies
     management.bodies = []
     plain = [
-        management.admin,
+        management.admin_key,
         *(item["api_key"] for item in (one, app, other, foreign, extra, rotated)),
     ]
     for key in plain[1:]:
         assert sum(key in body for body in bodies) == 1
     for method, route in ROUTES:
-        key = management.admin if route.startswith("/admin") else one["api_key"]
+        key = management.admin_key if route.startswith("/admin") else one["api_key"]
         if route == "/metrics":  # no JSON
-            headers = {"Authorization": f"Bearer {management.admin}"}
+            headers = {"Authorization": f"Bearer {management.admin_key}"}
             management.bodies.append(management.client.get(route, headers=headers).text)
         elif method == "GET":
             query = {"user": "anna"} if route == "/v1/user-data" else {}
             management.call(key, method, fill(route, one, app), **query)
     with management.state.session_factory() as session:
-        digest = management.hasher.hash(management.admin)
+        digest = management.hasher.hash(management.admin_key)
         with pytest.raises(DBAPIError) as caught:
             session.execute(text("SELECT 1 FROM nowhere WHERE key_hash = :hash"), {"hash": digest})
         logging.getLogger("test").error("%s", caught.value)

@@ -14,12 +14,12 @@ class Ring:
     """The key routes of a tenant or an app."""
 
     def __init__(self, management, kind):
-        tenant = management.tenant("acme")
+        tenant = management.new_tenant("acme")
         app = management.new_app(tenant)
         self.management, self.kind = management, kind
         self.owner = tenant if kind == "tenant" else app
         self.other = app if kind == "tenant" else tenant
-        self.key = management.admin if kind == "tenant" else tenant["api_key"]
+        self.key = management.admin_key if kind == "tenant" else tenant["api_key"]
         self.path = f"/admin/tenants/{tenant['id']}/keys"
         if kind == "app":
             self.path = f"/v1/apps/{app['id']}/keys"

@@ -84,13 +84,13 @@ def happened(management, monkeypatch):
         upsert_calls(session, records(history))
     monkeypatch.setattr(previewing, "utc_s", lambda: EPOCH + SECONDS)
     put = {"system": "rpm-20"}
-    management.call(management.admin, "PUT", PATH, put)
+    management.call(management.admin_key, "PUT", PATH, put)
     management.control.real.post(WorkerJoined("w0", 8000, MODEL))
     return history
 
 
 def preview(management, body=FREE, *, status=200, key=None):
-    return management.call(key or management.admin, "POST", PREVIEW, body, status=status)
+    return management.call(key or management.admin_key, "POST", PREVIEW, body, status=status)
 
 
 def rows(management):
@@ -140,13 +140,13 @@ def test_a_preview_rejects_the_same_values_as_a_change(management):
     for body, param in WRONG_SETTINGS:
         answer = preview(management, body, status=400)
         assert answer["error"]["param"] == param, (body, answer)
-        assert management.call(management.admin, "PUT", PATH, body, status=400) == answer
+        assert management.call(management.admin_key, "PUT", PATH, body, status=400) == answer
 
 
 def test_fields_of_a_preview_are_checked(management):
     for field, value in (("minutes", 0), ("minutes", 61), ("expected_version", 0)):
         body = FREE | {field: value}
-        management.rejected(management.admin, "POST", PREVIEW, body, param=field)
+        management.rejected(management.admin_key, "POST", PREVIEW, body, param=field)
 
 
 def test_without_traffic_the_error_names_the_cause(management):

@@ -12,7 +12,9 @@ CHAT = {"model": "chat", "input": 0.25, "cached_input": 0.01875, "output": 1.1}
 
 
 def create(management, status=201, **more):
-    return management.call(management.admin, "POST", "/admin/prices", CHAT | more, status=status)
+    return management.call(
+        management.admin_key, "POST", "/admin/prices", CHAT | more, status=status
+    )
 
 
 def test_a_price_is_in_force_immediately_and_exact(management):
@@ -35,19 +37,19 @@ def test_the_newest_price_in_force_applies_and_a_specific_one_first(management):
     assert book.at("other", now_s).price_id == first["id"]
     assert book.at("chat", now_s).price_id == own["id"]
     assert book.at("chat", now_s + 3601).price_id == later["id"]
-    found = management.call(management.admin, "GET", "/admin/prices", model="chat")
+    found = management.call(management.admin_key, "GET", "/admin/prices", model="chat")
     assert [each["id"] for each in found["items"]] == [later["id"], own["id"]]
-    assert management.call(management.admin, "GET", "/admin/prices", limit=1)["total"] == 3
+    assert management.call(management.admin_key, "GET", "/admin/prices", limit=1)["total"] == 3
 
 
 def test_only_a_future_price_can_be_deleted(management):
     held = create(management)
     later = create(management, valid_from=(utc_now() + timedelta(hours=1)).isoformat())
     path = "/admin/prices/"
-    rejected = management.call(management.admin, "DELETE", path + held["id"], status=409)
+    rejected = management.call(management.admin_key, "DELETE", path + held["id"], status=409)
     assert rejected["error"]["code"] == "price_holds"
-    management.call(management.admin, "DELETE", path + later["id"])
-    management.call(management.admin, "DELETE", path + later["id"], status=404)
+    management.call(management.admin_key, "DELETE", path + later["id"])
+    management.call(management.admin_key, "DELETE", path + later["id"], status=404)
     moment_s = utc_now().timestamp() + 7200
     assert management.control.prices.at("chat", moment_s).price_id == held["id"]
 
@@ -65,17 +67,19 @@ WRONG = [
 
 def test_price_errors_name_the_field(management):
     for wrong, field in WRONG:
-        management.rejected(management.admin, "POST", "/admin/prices", CHAT | wrong, param=field)
+        management.rejected(
+            management.admin_key, "POST", "/admin/prices", CHAT | wrong, param=field
+        )
 
 
 def test_price_changes_are_audited_and_for_admins_only(management, sessions):
     made = create(management, valid_from=(utc_now() + timedelta(hours=1)).isoformat())
-    management.call(management.admin, "DELETE", "/admin/prices/" + made["id"])
+    management.call(management.admin_key, "DELETE", "/admin/prices/" + made["id"])
     with sessions() as session:
         entries = session.scalars(select(AuditEntry).where(AuditEntry.target == made["id"])).all()
     assert {entry.action for entry in entries} == {"price.create", "price.delete"}
     assert all("0.01875" in str((entry.before, entry.after)) for entry in entries)
-    tenant = management.tenant("a")
+    tenant = management.new_tenant("a")
     for method, path in (("GET", ""), ("POST", ""), ("DELETE", "/price_x")):
         body = CHAT if method == "POST" else None
         management.call(tenant["api_key"], method, "/admin/prices" + path, body, status=403)

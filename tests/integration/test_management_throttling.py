@@ -21,31 +21,31 @@ def parameters(answer):
 
 
 def test_server_settings_apply_until_changed(management):
-    found = management.call(management.admin, "GET", PATH)
+    found = management.call(management.admin_key, "GET", PATH)
     assert (found["version"], found["system"], found["author"]) == (0, "fairserve", None)
     assert (found["throttle"], found["feeder"], found["router"]) == ("oit", "wsc", "cache_aware")
     share = parameters(found)["resident_share"]
     assert (share["value"], share["default"]) == (0.9, 0.9)
     for item in found["parameters"]:
         assert item["description"]
-    assert management.call(management.admin, "GET", f"{PATH}/history")["total"] == 0
+    assert management.call(management.admin_key, "GET", f"{PATH}/history")["total"] == 0
 
 
 def test_a_change_is_versioned_audited_and_applied(management):
     change = {"system": "fairserve", "parameters": {"feeder.weight_cap": 2, "resident_share": 0.5}}
-    found = management.call(management.admin, "PUT", PATH, change)
+    found = management.call(management.admin_key, "PUT", PATH, change)
     assert (found["version"], found["after_worker_restart"]) == (1, [])
     assert parameters(found)["feeder.weight_cap"]["value"] == 2
     assert parameters(found)["feeder.weight_cap"]["default"] == "inf"
     ((system, options),) = management.control.applied
     assert system == "fairserve"
     assert SYSTEMS[system].with_options(options).resident_share == 0.5
-    found = management.call(management.admin, "PUT", PATH, {"system": "rpm-7"})
+    found = management.call(management.admin_key, "PUT", PATH, {"system": "rpm-7"})
     assert (found["version"], parameters(found)["throttle.limit"]["value"]) == (2, 7)
     assert "feeder.weight_cap" not in parameters(found)
-    read = management.call(management.admin, "GET", PATH)
+    read = management.call(management.admin_key, "GET", PATH)
     assert read == {name: found[name] for name in read}
-    history = management.call(management.admin, "GET", f"{PATH}/history")
+    history = management.call(management.admin_key, "GET", f"{PATH}/history")
     assert [(item["version"], item["system"]) for item in history["items"]] == [
         (2, "rpm-7"),
         (1, "fairserve"),
@@ -58,12 +58,12 @@ def test_a_change_is_versioned_audited_and_applied(management):
         }
     assert entry.before == change
     assert entry.after == {"system": "rpm-7", "parameters": {}}
-    assert entry.actor == management.admin[: len(entry.actor)]
+    assert entry.actor == management.admin_key[: len(entry.actor)]
 
 
 def test_infinity_survives_json(management):
     change = {"system": "fairserve", "parameters": {"feeder.weight_cap": "inf"}}
-    found = management.call(management.admin, "PUT", PATH, change)
+    found = management.call(management.admin_key, "PUT", PATH, change)
     assert parameters(found)["feeder.weight_cap"]["value"] == "inf"
     assert management.control.applied[0][1]["feeder.weight_cap"] == float("inf")
 
@@ -92,17 +92,17 @@ WRONG_CHANGES = [
 
 def test_an_invalid_change_is_rejected_and_changes_nothing(management):
     for body, status, param in WRONG_CHANGES:
-        answer = management.call(management.admin, "PUT", PATH, body, status=status)
+        answer = management.call(management.admin_key, "PUT", PATH, body, status=status)
         assert answer["error"]["param"] == param, (body, answer)
     assert management.control.applied == []
-    assert management.call(management.admin, "GET", PATH)["version"] == 0
+    assert management.call(management.admin_key, "GET", PATH)["version"] == 0
 
 
 def test_settings_that_need_a_worker_restart_are_named(management):
     change = {"system": "fairserve", "parameters": {"local.quantum": 900, "resident_share": 0.2}}
-    found = management.call(management.admin, "PUT", PATH, change)
+    found = management.call(management.admin_key, "PUT", PATH, change)
     assert found["after_worker_restart"] == ["local.quantum"]
-    found = management.call(management.admin, "PUT", PATH, {"system": "fcfs"})
+    found = management.call(management.admin_key, "PUT", PATH, {"system": "fcfs"})
     assert found["after_worker_restart"] == ["local"]
 
 
@@ -132,7 +132,7 @@ def test_rejections_are_listed_newest_first_with_filters(management):
         upsert_calls(session, records)
 
     def listed(**query):
-        found = management.call(management.admin, "GET", f"{PATH}/events", **query)
+        found = management.call(management.admin_key, "GET", f"{PATH}/events", **query)
         return [item["call_id"] for item in found["items"]], found["total"]
 
     assert listed() == (["c2", "c1", "c0"], 3)
@@ -151,11 +151,11 @@ def test_rejections_are_listed_newest_first_with_filters(management):
         {"scope": "model"},
     ):
         param = next(iter(query))
-        management.rejected(management.admin, "GET", f"{PATH}/events", param=param, **query)
+        management.rejected(management.admin_key, "GET", f"{PATH}/events", param=param, **query)
 
 
 def test_usage_over_http(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     app = management.new_app(tenant)
     mine = {"tenant": tenant["id"], "app": app["id"], "outcome": "completed", "input_tokens": 7}
     with management.state.session_factory.begin() as session:
@@ -181,7 +181,7 @@ def test_usage_over_http(management):
     assert [(row["day"], row["calls"]) for row in found["items"]] == [("2026-03-02", 1)]
     gone = management.call(tenant["api_key"], "GET", "/v1/usage", app="app_gone")
     assert gone["sums"]["refused"] == 1
-    everything = management.call(management.admin, "GET", "/admin/usage", group_by="tenant")
+    everything = management.call(management.admin_key, "GET", "/admin/usage", group_by="tenant")
     assert [row["tenant"] for row in everything["items"]] == sorted(["tn_a", tenant["id"]])
     for param, query in (
         ("from", {"from": "2026-03-02", "to": "2026-03-01"}),

@@ -87,7 +87,7 @@ class Console:
 
     def audit(self, action):
         found = self.management.call(
-            self.management.admin, "GET", "/admin/audit", action=action, limit=100
+            self.management.admin_key, "GET", "/admin/audit", action=action, limit=100
         )
         return found["items"]
 
@@ -132,7 +132,7 @@ def test_a_person_signs_in_with_the_role_of_its_groups(console):
 
 
 def test_changes_name_the_person_and_sign_out_is_in_the_audit_log(console):
-    tenant = console.management.tenant("acme")
+    tenant = console.management.new_tenant("acme")
     app = console.management.new_app(tenant)
     console.sign_in()
     place = f"/console/clients/{tenant['id']}/{app['id']}/alma"
@@ -141,7 +141,7 @@ def test_changes_name_the_person_and_sign_out_is_in_the_audit_log(console):
     (entry,) = console.audit("user.change")
     assert (entry["actor"], entry["after"]["blocked"]) == ("oidc:u-1 (anna)", True)
     found = console.management.call(
-        console.management.admin, "GET", "/admin/audit", actor="oidc:u-1", action="user.change"
+        console.management.admin_key, "GET", "/admin/audit", actor="oidc:u-1", action="user.change"
     )
     assert found["total"] == 1, "the actor is found without the name"
     assert console.post("/console/sign-out").status_code == 303
@@ -282,7 +282,7 @@ def test_without_the_provider_keys_still_work(console):
     answer = console.get(BEGIN)
     assert answer.status_code == 503
     assert "127.0.0.1:9 cannot be used for sign-ins at the moment" in answer.text
-    key = {"key": console.management.admin}
+    key = {"key": console.management.admin_key}
     signed_in = console.client.post("/console/sign-in", data=key, follow_redirects=False)
     assert signed_in.status_code == 303
 
@@ -323,7 +323,7 @@ def test_a_server_without_keys_at_its_sign_in(console):
     page = console.get("/console/sign-in").text
     assert 'name="key"' not in page
     assert BEGIN in page
-    form = {"key": console.management.admin}
+    form = {"key": console.management.admin_key}
     assert console.client.post("/console/sign-in", data=form).status_code == 403
     assert console.sign_in().status_code == 200
 

@@ -47,6 +47,7 @@ def test_the_server_on_postgresql(postgres_url, tmp_path):
         runs = connection.execute("SELECT state, calls, tokens FROM interactions").fetchall()
     assert rows == [("completed", 3)]
     assert runs == [("complete", 1, answer.usage.total_tokens)]
+    second.app_key = first.app_key  # the database has its tenant and app already
     second.start()
     with second:
         assert second.call(second.admin_key, "GET", "/admin/usage")["sums"]["calls"] == 1

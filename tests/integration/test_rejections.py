@@ -105,8 +105,8 @@ def test_an_amount_beyond_the_column_does_not_stop_the_ledger(sessions, journale
 def test_a_rejection_has_its_inputs_and_explanation(management):
     with management.state.session_factory.begin() as session:
         upsert_calls(session, [rejected_call("c1")])
-    found = management.call(management.admin, "GET", "/admin/throttling/events/c1")
-    (listed,) = management.call(management.admin, "GET", "/admin/throttling/events")["items"]
+    found = management.call(management.admin_key, "GET", "/admin/throttling/events/c1")
+    (listed,) = management.call(management.admin_key, "GET", "/admin/throttling/events")["items"]
     assert found.items() >= listed.items()
     assert listed.keys() == EventOut.model_fields.keys()
     assert found.keys() - listed.keys() == {"explanation", "currency", "throttling_version"}
@@ -127,7 +127,7 @@ def test_a_rejection_has_its_inputs_and_explanation(management):
         "Its run was not in progress: the call would have been its first.",
         "The client may retry after 12 s.",
     ]
-    error = management.call(management.admin, "GET", "/admin/throttling/events/c2", status=404)
+    error = management.call(management.admin_key, "GET", "/admin/throttling/events/c2", status=404)
     assert error["error"]["message"] == "there is no such rejection"
 
 
@@ -136,7 +136,7 @@ def test_money_is_shown_in_the_currency(management):
     decision = Decision(False, "contract_budget", "app", retry_after_s=43_200.0, budget=budget)
     with management.state.session_factory.begin() as session:
         upsert_calls(session, [rejected_call("c1", decision)])
-    found = management.call(management.admin, "GET", "/admin/throttling/events/c1")
+    found = management.call(management.admin_key, "GET", "/admin/throttling/events/c1")
     assert (found["budget_limit"], found["budget_spent"], found["budget_held"]) == (5.0, 4.75, 0.0)
     assert found["call_cost"] == 0.300000001
     assert found["explanation"][0] == (
@@ -167,7 +167,7 @@ def test_a_rejection_of_an_older_server_has_nulls(management):
                 mid_run=True,
             )
         )
-    found = management.call(management.admin, "GET", "/admin/throttling/events/old")
+    found = management.call(management.admin_key, "GET", "/admin/throttling/events/old")
     names = {*(field.name for field in fields(RejectionContext)), "model", "agent", "budget_limit"}
     assert {found[name] for name in names} == {None}
     assert found["explanation"] == [
@@ -180,7 +180,7 @@ def test_a_rejection_of_an_older_server_has_nulls(management):
 
 def test_a_rejection_names_the_settings_version_of_its_time(management):
     def version(call_id):
-        found = management.call(management.admin, "GET", f"/admin/throttling/events/{call_id}")
+        found = management.call(management.admin_key, "GET", f"/admin/throttling/events/{call_id}")
         return found["throttling_version"]
 
     later = datetime.now(UTC) + timedelta(minutes=1)
@@ -188,14 +188,14 @@ def test_a_rejection_names_the_settings_version_of_its_time(management):
     with management.state.session_factory.begin() as session:
         upsert_calls(session, [rejected_call("before"), rejected_call("after", at_s=after_s)])
     for system in ("fcfs", "fairserve"):
-        management.call(management.admin, "PUT", "/admin/throttling", {"system": system})
+        management.call(management.admin_key, "PUT", "/admin/throttling", {"system": system})
     assert (version("before"), version("after")) == (0, 2)
 
 
 @pytest.fixture
 def three(management):
     """Return two tenants, the first with two apps, and a rejection of each app."""
-    one, other = management.tenant("one"), management.tenant("other")
+    one, other = management.new_tenant("one"), management.new_tenant("other")
     apps = [
         management.new_app(one, "first"),
         management.new_app(one, "second"),
@@ -227,9 +227,9 @@ def test_tenants_and_apps_read_only_their_own_rejections(management, three):
     assert listed(other["api_key"]) == ["c2"]
     assert listed(apps[0]["api_key"]) == ["c0"]
     assert listed(apps[0]["api_key"], tenant=one["id"]) == ["c0"]
-    assert listed(management.admin, tenant=one["id"]) == ["c1", "c0"]
-    assert listed(management.admin, tenant="tn_none") == []
-    management.call(management.admin, "GET", path, status=400)
+    assert listed(management.admin_key, tenant=one["id"]) == ["c1", "c0"]
+    assert listed(management.admin_key, tenant="tn_none") == []
+    management.call(management.admin_key, "GET", path, status=400)
     for key in (one["api_key"], apps[0]["api_key"]):
         management.call(key, "GET", path, status=404, app=apps[2]["id"])
         management.call(key, "GET", path, status=404, tenant=other["id"])
@@ -243,15 +243,15 @@ def test_tenants_and_apps_read_only_their_own_rejections(management, three):
     keys = [one["api_key"], other["api_key"], *(app["api_key"] for app in apps)]
     missing = management.call(one["api_key"], "GET", f"{path}/none", status=404)
     for call_id, allowed in readers.items():
-        whole = management.call(management.admin, "GET", f"/admin/throttling/events/{call_id}")
+        whole = management.call(management.admin_key, "GET", f"/admin/throttling/events/{call_id}")
         for key in keys:
             if key in allowed:
                 assert management.call(key, "GET", f"{path}/{call_id}") == whole
             else:
                 assert management.call(key, "GET", f"{path}/{call_id}", status=404) == missing
-        management.call(management.admin, "GET", f"{path}/{call_id}", status=400)
-    management.call(management.admin, "GET", f"{path}/c2", status=404, tenant=one["id"])
-    management.call(management.admin, "GET", f"{path}/c0", tenant=one["id"])
+        management.call(management.admin_key, "GET", f"{path}/{call_id}", status=400)
+    management.call(management.admin_key, "GET", f"{path}/c2", status=404, tenant=one["id"])
+    management.call(management.admin_key, "GET", f"{path}/c0", tenant=one["id"])
 
 
 def test_every_filter_of_the_lists(management):
@@ -268,7 +268,7 @@ def test_every_filter_of_the_lists(management):
         )
 
     def listed(**query):
-        found = management.call(management.admin, "GET", "/admin/throttling/events", **query)
+        found = management.call(management.admin_key, "GET", "/admin/throttling/events", **query)
         return [item["call_id"] for item in found["items"]], found["total"]
 
     def at(seconds):
@@ -290,7 +290,9 @@ def test_simultaneous_rejections_have_a_stable_order(management):
     with management.state.session_factory.begin() as session:
         upsert_calls(session, [rejected_call(f"c{number}") for number in range(5)])
     pages = [
-        management.call(management.admin, "GET", "/admin/throttling/events", limit=2, offset=offset)
+        management.call(
+            management.admin_key, "GET", "/admin/throttling/events", limit=2, offset=offset
+        )
         for offset in (0, 2, 4)
     ]
     assert [item["call_id"] for page in pages for item in page["items"]] == [

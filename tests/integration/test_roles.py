@@ -45,7 +45,7 @@ class World:
 
     def __init__(self, management):
         self.management = management
-        self.tenant = management.tenant("acme")
+        self.tenant = management.new_tenant("acme")
         self.keys = {
             role: self.call("POST", KEYS, {"name": role, "role": role}, status=201)
             for role in ROLES
@@ -60,7 +60,7 @@ class World:
         )
 
     def call(self, method, path, body=None, *, role="admin", **more):
-        key = self.keys[role]["api_key"] if hasattr(self, "keys") else self.management.admin
+        key = self.keys[role]["api_key"] if hasattr(self, "keys") else self.management.admin_key
         return self.management.call(key, method, path, body, **more)
 
     def sign_in(self, role):

@@ -83,7 +83,7 @@ def reported(management, *groups, **query):
     found, offset = {}, 0
     while True:
         page = management.call(
-            management.admin,
+            management.admin_key,
             "GET",
             "/admin/usage",
             group_by=",".join(groups),

@@ -33,7 +33,7 @@ def test_the_commands_work_unchanged(management, url, tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("FAIRSERVE_URL", url)
-    monkeypatch.setenv("FAIRSERVE_API_KEY", management.admin)
+    monkeypatch.setenv("FAIRSERVE_API_KEY", management.admin_key)
     assert "`profile.json`" in GUIDE
     profile = re.search(r"```json\n(.*?)```", GUIDE, re.DOTALL).group(1)
     (tmp_path / "profile.json").write_text(profile)
@@ -49,14 +49,14 @@ def test_the_commands_work_unchanged(management, url, tmp_path, monkeypatch, cap
             if names := re.findall(rf"\b{prefix}_[0-9a-f]{{32}}\b", out):
                 found[prefix] = names[-1]
     assert len(COMMANDS) > 25
-    (tenant,) = management.call(management.admin, "GET", "/admin/tenants")["items"]
+    (tenant,) = management.call(management.admin_key, "GET", "/admin/tenants")["items"]
     assert (tenant["weight"], tenant["contract"]["max_budget"]) == (2, 500)
     assert (tenant["contract"]["rpm_limit"], tenant["levels"]) == (None, None)
-    (app,) = management.call(management.admin, "GET", "/admin/apps")["items"]
+    (app,) = management.call(management.admin_key, "GET", "/admin/apps")["items"]
     assert app["user_contract"]["budget_duration"] == "1d"
-    prices = management.call(management.admin, "GET", "/admin/prices")["items"]
+    prices = management.call(management.admin_key, "GET", "/admin/prices")["items"]
     assert [(price["model"], price["cached_input"]) for price in prices] == [("small", 0.025)]
-    users = management.call(management.admin, "GET", "/admin/users")["items"]
+    users = management.call(management.admin_key, "GET", "/admin/users")["items"]
     assert [(user["user"], user["blocked"]) for user in users] == [("mallory", True)]
 
 
@@ -71,8 +71,8 @@ def test_all_commands_can_be_parsed():
 def test_the_server_names_the_error(management, url, monkeypatch, capsys):
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("FAIRSERVE_URL", url)
-    monkeypatch.setenv("FAIRSERVE_API_KEY", management.admin)
-    tenant = management.tenant("acme")["id"]
+    monkeypatch.setenv("FAIRSERVE_API_KEY", management.admin_key)
+    tenant = management.new_tenant("acme")["id"]
     for words, message in (
         (("tenant", "show", "tn_none"), "there is no such tenant"),
         (("tenant", "set", tenant, "--rpm-limit", "0"), "contract.rpm_limit: "),

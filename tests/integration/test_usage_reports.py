@@ -356,7 +356,7 @@ def raw(management, key, path="/v1/usage", status=200, **query):
 
 
 def test_every_format_has_the_same_figures(management):
-    tenant = management.tenant("=acme")
+    tenant = management.new_tenant("=acme")
     app = management.new_app(tenant, "<b>chat</b>")
     sessions = management.state.session_factory
     fill(sessions, formula_calls(tenant["id"], app["id"]), [
@@ -399,7 +399,7 @@ def test_every_format_has_the_same_figures(management):
 
 
 def test_the_axes_of_a_page_span_its_period(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     # All calls are of 27 March 2026.
     fill(management.state.session_factory, formula_calls(tenant["id"], "app"))
     for period, ticks in (
@@ -417,7 +417,7 @@ def test_the_axes_of_a_page_span_its_period(management):
 
 
 def test_too_many_rows_for_a_table_are_rejected(management, monkeypatch):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     fill(management.state.session_factory, formula_calls(tenant["id"], "app"))
     monkeypatch.setattr("fairserve.platform.reporting.usage.formats.MAX_ROWS", 3)
     for format in ("csv", "parquet"):
@@ -427,7 +427,7 @@ def test_too_many_rows_for_a_table_are_rejected(management, monkeypatch):
 
 
 def test_a_table_over_http_is_shorter_than_an_exported_one(management, monkeypatch):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     fill(management.state.session_factory, formula_calls(tenant["id"], "app"))
     monkeypatch.setattr("fairserve.platform.reporting.usage.endpoints.MAX_ANSWERED_ROWS", 3)
     answer = management.call(
@@ -441,7 +441,7 @@ def test_a_table_over_http_is_shorter_than_an_exported_one(management, monkeypat
 
 def test_concurrent_reports_of_a_tenant_are_bounded(management, monkeypatch):
     """They run in the places of requests that make no call; more of them wait."""
-    tenant, other = management.tenant("acme"), management.tenant("other")
+    tenant, other = management.new_tenant("acme"), management.new_tenant("other")
     begun, go_on = threading.Semaphore(0), threading.Event()
     real = endpoints.document
 
@@ -466,7 +466,7 @@ def test_concurrent_reports_of_a_tenant_are_bounded(management, monkeypatch):
 
 
 def test_invalid_queries_are_rejected(management):
-    tenant = management.tenant("acme")
+    tenant = management.new_tenant("acme")
     fill(management.state.session_factory, [
         replace(call, call_id=str(number), tenant=tenant["id"])
         for number, start in enumerate((START, START + 200 * 86_400))
@@ -482,7 +482,7 @@ def test_invalid_queries_are_rejected(management):
 
 @databases.ON_POSTGRESQL
 def test_interactions_are_listed_newest_first_to_their_owner_only(management):
-    one, other = management.tenant("one"), management.tenant("other")
+    one, other = management.new_tenant("one"), management.new_tenant("other")
     app, foreign = management.new_app(one), management.new_app(other)
     sibling = management.new_app(one, "sibling")
     run = replace(runs(1, 1)[0], tenant=one["id"], app=app["id"], user="u", state="complete")
@@ -528,13 +528,13 @@ def test_interactions_are_listed_newest_first_to_their_owner_only(management):
     management.call(app["api_key"], "GET", path, status=404, app=foreign["id"])
     management.call(one["api_key"], "GET", path, status=404, tenant=other["id"])
     management.call(one["api_key"], "GET", "/admin/usage/interactions", status=403)
-    everything = management.call(management.admin, "GET", "/admin/usage/interactions")
+    everything = management.call(management.admin_key, "GET", "/admin/usage/interactions")
     assert everything["total"] == 5
 
 
 @databases.ON_POSTGRESQL
 def test_reports_contain_no_data_of_other_tenants(management):
-    one, other = management.tenant("one"), management.tenant("other")
+    one, other = management.new_tenant("one"), management.new_tenant("other")
     app = management.new_app(one)
     records = [
         replace(call, tenant=tenant, app=owned, call_id=f"{tenant}{call.call_id}")

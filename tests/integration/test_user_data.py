@@ -96,7 +96,7 @@ def test_pages_lose_and_repeat_nothing(planted, monkeypatch):
 
 def test_only_the_owner_may_export_or_erase(planted):
     call = planted.management.call
-    own, admin = planted.export(), planted.management.admin
+    own, admin = planted.export(), planted.management.admin_key
     assert planted.export(admin, tenant=planted.one["id"])["calls"] == own["calls"]
     for method in ("GET", "DELETE"):
         call(planted.app["api_key"], method, "/v1/user-data", status=403, user=USER)
@@ -116,7 +116,7 @@ def test_only_the_owner_may_export_or_erase(planted):
 
 
 def test_an_erasure_by_a_tenant_keeps_blocks(planted):
-    admin = planted.management.admin
+    admin = planted.management.admin_key
     path = f"/admin/users/{planted.one['id']}/{escaped(USER)}"
     planted.management.call(admin, "PUT", path, {"blocked": True})
     call, query = planted.management.call, {"user": USER}
@@ -311,7 +311,7 @@ def test_any_valid_user_id_is_erased(world):
 def test_the_audit_log_keeps_fields_without_user_ids(world):
     management = world.management
     path = f"/admin/users/{world.one['id']}/ann"
-    management.call(management.admin, "PUT", path, {"weight": 3.0})
+    management.call(management.admin_key, "PUT", path, {"weight": 3.0})
     with world.sessions.begin() as session:
         world_entry = session.scalars(select(AuditEntry).where(AuditEntry.target == "ann")).one()
         world_entry.before = {"users": ["ann", "bob"]}

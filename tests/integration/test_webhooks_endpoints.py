@@ -69,7 +69,7 @@ def test_a_secret_is_shown_once_and_never_stored(world, caplog):
     shown = [
         world.call("GET", path),
         world.call("GET", f"{path}/deliveries"),
-        world.call("GET", "/admin/audit", key=world.management.admin),
+        world.call("GET", "/admin/audit", key=world.management.admin_key),
     ]
     with world.sessions() as session:
         stored = [
@@ -218,7 +218,7 @@ def test_operators_see_dead_deliveries_of_all_tenants(world):
         world.write(runs=[world.run(tenant=tenant, app=app)])
     world.receiver.by_path["/hook"] = (410, {}, b"")
     world.deliver()
-    admin = world.management.admin
+    admin = world.management.admin_key
     found = world.call("GET", "/admin/webhooks/dead", key=admin)
     assert found["total"] == 2
     assert {item["tenant_id"] for item in found["items"]} == {world.tenant["id"], world.other["id"]}
@@ -252,7 +252,7 @@ def test_another_tenants_webhooks_do_not_exist(world):
             method,
             path + more,
             body,
-            key=world.management.admin,
+            key=world.management.admin_key,
             status=404,
             tenant=world.other["id"],
         )
@@ -264,7 +264,7 @@ def test_another_tenants_webhooks_do_not_exist(world):
     assert [each.split("object at")[1][20:] for each in before] == [
         each.split("object at")[1][20:] for each in after if own["id"] not in each
     ]
-    admin = world.management.admin
+    admin = world.management.admin_key
     world.call("GET", path, key=admin, tenant=world.tenant["id"])
     world.call("GET", "/v1/webhooks", key=admin, status=400)
     world.call("GET", "/v1/webhooks", key=admin, status=404, tenant="tn_none")

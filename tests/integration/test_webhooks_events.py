@@ -314,7 +314,7 @@ def test_an_erasure_removes_the_user_from_events_without_repeating_them(world):
 def test_a_purged_tenant_leaves_nothing(world):
     world.register()
     world.write(runs=[world.run()])
-    world.call("DELETE", f"/admin/tenants/{world.tenant['id']}", key=world.management.admin)
+    world.call("DELETE", f"/admin/tenants/{world.tenant['id']}", key=world.management.admin_key)
     assert world.deliver() == 0, "a deleted tenant gets nothing"
     with world.sessions.begin() as session:
         assert purge(session, utc_now() + timedelta(seconds=1)) == 2

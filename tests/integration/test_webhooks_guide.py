@@ -41,7 +41,7 @@ def test_the_commands_work_unchanged(world, url, monkeypatch, capsys):
     )
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("FAIRSERVE_URL", url)
-    monkeypatch.setenv("FAIRSERVE_API_KEY", world.management.admin)
+    monkeypatch.setenv("FAIRSERVE_API_KEY", world.management.admin_key)
     found = {"tn": world.tenant["id"]}
     for command in COMMANDS:
         for prefix, name in found.items():

@@ -28,7 +28,7 @@ class ExportWorld:
         self.management = management
         self.sessions = management.state.session_factory
         self.settings = management.state.settings
-        self.one, self.other = management.tenant("one"), management.tenant("other")
+        self.one, self.other = management.new_tenant("one"), management.new_tenant("other")
         self.app = management.new_app(self.one)
         self.second = management.new_app(self.one, "second")
         self.foreign = management.new_app(self.other)
@@ -70,8 +70,9 @@ class ExportWorld:
 
     def raw(self, path, key=None, *, method="GET", headers=None, **query):
         """Return the whole answer."""
-        headers = {"Authorization": f"Bearer {key or self.key}"} | (headers or {})
-        return self.management.client.request(method, path, params=query, headers=headers)
+        return self.management.request(
+            method, path, key or self.key, params=query, headers=headers or {}
+        )
 
     def file(self, export, key=None, path=PATH, **more):
         return self.raw(f"{path}/{export['id']}/file", key, **more)

@@ -98,9 +98,8 @@ class GatewayServer(ServerClient):
 
     def new_key(self, name, *, tenant_key=None, **limits):
         """Return the key of a new app, by default of the tenant that the server has from its start."""
-        return self.new_app(name, tenant_key=tenant_key or self.tenant_key, limits=limits)[
-            "api_key"
-        ]
+        tenant = {"api_key": tenant_key or self.tenant_key}
+        return self.new_app(tenant, name, limits=limits)["api_key"]
 
     @contextlib.contextmanager
     def asking(self, path, body, **headers):

@@ -14,6 +14,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from server_client import ServerClient
 from sqlalchemy import Engine
 
 from fairserve.platform.console.state import ConsoleState
@@ -120,10 +121,11 @@ def shared_application() -> tuple[FastAPI, CurrentPlatform]:
     return build_app(Settings(), current), current
 
 
-class Management:
+class Management(ServerClient):
     """The application over one database, with an admin key, and the bodies of all answers."""
 
     def __init__(self, engine: Engine, data_dir: Path) -> None:
+        super().__init__()
         data_dir.mkdir(parents=True, exist_ok=True)
         self.fleet_file = data_dir / "fleet.json"
         self.fleet_file.write_text("{}")  # prevents embedded workers
@@ -135,9 +137,9 @@ class Management:
         self.state = self.app.state
         self.state.settings = settings
         self.state.console = ConsoleState(settings.console)
-        self.client = TestClient(self.app)
+        self.http = self.client = TestClient(self.app)
         self.bodies: list[str] = []
-        self.admin = ensure_admin_key(self.platform.sessions, self.hasher)
+        self.admin_key = ensure_admin_key(self.platform.sessions, self.hasher)
 
     @property
     def control(self) -> RecordingControl:
@@ -155,13 +157,12 @@ class Management:
         """Call ``act`` on the server's event loop."""
         return self.client.portal.call(act, *args)
 
-    def call(self, key, method, path, body=None, *, status=200, **query):
-        """Send a request; return the JSON after checking the status."""
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        answer = self.client.request(method, path, json=body, params=query, headers=headers)
-        assert answer.status_code == status, (answer.status_code, answer.text)
+    def request(self, method, path, key=None, **more):
+        answer = super().request(method, path, key, **more)
         self.bodies.append(answer.text)
-        return answer.json() if answer.content else None
+        return answer
+
+    call = functools.partialmethod(ServerClient.call, status=200)
 
     def rejected(self, key, method, path, body=None, *, param, **query):
         """Send an invalid request; return the error, which names the field ``param``."""
@@ -170,12 +171,3 @@ class Management:
         assert error["param"] == param, error
         assert param in error["message"]
         return error
-
-    def tenant(self, name: str) -> dict:
-        """Return a new tenant, with its ``api_key``."""
-        return self.call(self.admin, "POST", "/admin/tenants", {"name": name}, status=201)
-
-    def new_app(self, tenant: dict, name: str = "chat", **more) -> dict:
-        """Return a new app of the tenant, with its ``api_key``."""
-        body = {"name": name, "profile": {"stages": [{"input_tokens": 9, "output_tokens": 3}]}}
-        return self.call(tenant["api_key"], "POST", "/v1/apps", body | more, status=201)

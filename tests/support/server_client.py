@@ -40,20 +40,22 @@ class ServerClient:
     def admin(self, method, path, **more):
         return self.request(method, path, self.admin_key, **more)
 
-    def call(self, key, method, path, body=None, **query):
-        """Return the JSON of an answer; errors raise."""
+    def call(self, key, method, path, body=None, *, status=None, **query):
+        """Return the JSON of an answer that succeeds, or has this status."""
         answer = self.request(method, path, key, json=body, params=query or None)
-        assert answer.status_code < 300, f"{method} {path}: {answer.text}\n{self.log()}"
+        expected = answer.status_code < 300 if status is None else answer.status_code == status
+        assert expected, f"{method} {path}: {answer.status_code} {answer.text}\n{self.log()}"
         return answer.json() if answer.content else None
 
     def new_tenant(self, name):
-        return self.call(self.admin_key, "POST", "/admin/tenants", {"name": name})
+        """Return a new tenant, with its ``api_key``."""
+        return self.call(self.admin_key, "POST", "/admin/tenants", {"name": name}, status=201)
 
-    def new_app(self, name="app", *, tenant_key=None, profile=PROFILE, limits=None):
-        """Return a new app, of a new tenant without a key; it has its ``api_key`` and ``tenant_key``."""
-        tenant_key = tenant_key or self.new_tenant(f"tenant of {name}")["api_key"]
-        body = {"name": name, "profile": profile, "limits": limits or {}}
-        return {**self.call(tenant_key, "POST", "/v1/apps", body), "tenant_key": tenant_key}
+    def new_app(self, tenant=None, name="app", **more):
+        """Return a new app, by default of a new tenant; it has its ``api_key`` and ``tenant_key``."""
+        key = (tenant or self.new_tenant(f"tenant of {name}"))["api_key"]
+        body = {"name": name, "profile": PROFILE, **more}
+        return {**self.call(key, "POST", "/v1/apps", body, status=201), "tenant_key": key}
 
     def openai(self, key=None, **more):
         """Return a client that is closed with the server."""

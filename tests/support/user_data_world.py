@@ -90,7 +90,7 @@ class World:
         self.ledger = management.state.ledger = Ledger(management.platform.ledger)
         self.programs = management.state.programs = Programs(management.programs)
         self.sessions = management.state.session_factory
-        self.one, self.other = management.tenant("one"), management.tenant("other")
+        self.one, self.other = management.new_tenant("one"), management.new_tenant("other")
         self.app = management.new_app(self.one)
         self.second_app = management.new_app(self.one, "second")
         self.foreign_app = management.new_app(self.other)
@@ -162,7 +162,7 @@ class World:
         """Write rows of every kind; return the records."""
         call = self.management.call
         call(
-            self.management.admin,
+            self.management.admin_key,
             "PUT",
             f"/admin/users/{tenant['id']}/{escaped(user)}",
             {"weight": 2.0, "rpm": 90},
@@ -217,7 +217,7 @@ class World:
     def usage(self, *groups):
         assert roll_up(self.sessions)
         rows = self.management.call(
-            self.management.admin, "GET", "/admin/usage", group_by=",".join(groups)
+            self.management.admin_key, "GET", "/admin/usage", group_by=",".join(groups)
         )
         return rows["items"], rows["sums"]
 

@@ -119,7 +119,7 @@ class WebhookWorld:
         )
         self.sessions = management.state.session_factory
         self.hasher = management.hasher
-        self.tenant, self.other = management.tenant("one"), management.tenant("other")
+        self.tenant, self.other = management.new_tenant("one"), management.new_tenant("other")
         self.app, self.foreign_app = management.new_app(self.tenant), management.new_app(self.other)
         self.platform = management.platform
         self.clock = Clock()

@@ -68,7 +68,7 @@ class WholeServer(ServerClient):
     def new_tenant_and_app(self, name):
         """Return a tenant and an app named after it, each with its ``api_key``."""
         tenant = self.new_tenant(f"{name}-tenant")
-        return tenant, self.new_app(f"{name}-app", tenant_key=tenant["api_key"])
+        return tenant, self.new_app(tenant, f"{name}-app")
 
     def chat(self, key, text, *, headers=None, **more):
         """Send a completion; return the answer."""
