@@ -179,12 +179,18 @@ def test_json_mode_returns_json(worker):
     ("body", "param", "message"),
     [
         ({"temperature": -0.5}, "temperature", "-0.5"),
+        ({"temperature": 3}, "temperature", "from 0 to 2"),
+        ({"top_k": -2}, "top_k", "-2"),
+        ({"min_p": 2}, "min_p", "from 0 to 1"),
+        ({"presence_penalty": -2.5}, "presence_penalty", "-2.5"),
+        ({"frequency_penalty": 9}, "frequency_penalty", "from -2 to 2"),
         ({"logit_bias": {"262": 1}}, "logit_bias", "0 to 261"),
         ({"stop_token_ids": [262]}, "stop_token_ids", "0 to 261"),
         ({"stop_token_ids": [-1]}, "stop_token_ids", "0 to 261"),
         ({"min_tokens": 25}, "min_tokens", "from 0 to 24"),
         ({"min_tokens": 20000, "max_tokens": None}, "messages", "context"),
         ({"top_logprobs": 2}, "top_logprobs", "logprobs is true"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "21"),
         ({"repetition_penalty": 11}, "repetition_penalty", "from 0.01 to 10"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},

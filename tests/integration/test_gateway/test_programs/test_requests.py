@@ -39,14 +39,37 @@ def test_a_closed_run_is_not_reused(server):
 
 MANY = [node(f"n{number}", "say x") for number in range(100_000)]
 WRONG = {
+    "no nodes": ({"nodes": []}, 400, "nodes"),
+    "nodes are no list": ({"nodes": {"a": 1}}, 400, "nodes"),
     "a result without nodes": ({"result": "a"}, 400, "nodes"),
     "a cycle": ({"nodes": [node("a", "{{b.output}}"), node("b", "{{a.output}}")]}, 400, "nodes"),
+    "itself": ({"nodes": [node("a", "{{a.output}}")]}, 400, "nodes[0].messages[0].content"),
+    "an id twice": ({"nodes": [node("a", "x"), node("a", "y")]}, 400, "nodes[1].id"),
+    "an unknown parent": ({"nodes": [node("a", "x", parents=["b"])]}, 400, "nodes[0].parents[0]"),
+    "nowhere": ({"nodes": [node("a", "{{b.output}}")]}, 400, "nodes[0].messages[0].content"),
+    "no ancestor": (
+        {"nodes": [node("a", "x"), node("b", "y"), node("c", "{{a.output}}", parents=["b"])]},
+        400,
+        "nodes[2].messages[0].content",
+    ),
+    "an expression": ({"nodes": [node("a", "{{ 7 * 7 }}")]}, 400, "nodes[0].messages[0].content"),
     "too many nodes": ({"nodes": MANY[:1001]}, 400, "nodes"),
+    "an unknown field": ({"nodes": [node("a", "x", depth=1)]}, 400, "nodes[0].depth"),
     "an unknown field of the run": ({"nodes": [node("a", "x")], "deep": 1}, 400, "deep"),
+    "a wide map": (
+        {"nodes": [node("a", "x"), node("b", "y", map={"over": "a", "limit": 10**6})]},
+        400,
+        "nodes[1].map.limit",
+    ),
     "sampling that no call may have": (
         {"nodes": [node("a", "x"), node("b", "x", sampling={"temperature": 9})]},
         400,
         "nodes[1].sampling.temperature",
+    ),
+    "a field of the platform": (
+        {"nodes": [node("a", "x", sampling={"stream": True})]},
+        400,
+        "nodes[0].sampling.stream",
     ),
     "a reserved field": (
         {"nodes": [node("a", "x", sampling={"vllm_xargs": {}})]},
