@@ -37,9 +37,15 @@ def records(history):
             row,
             {
                 "outcome": row.outcome,
+                "stage": row.stage,
+                "input_tokens": row.input_tokens,
+                "system_tokens": row.system_tokens,
+                "cached_tokens": row.cached_tokens,
+                "output_tokens": row.output_tokens,
                 "queue_delay_s": row.queue_s,
                 "ttft_s": row.ttft_s,
                 "duration_s": row.duration_s,
+                "worker": row.worker,
             },
         )
         for row in history.served

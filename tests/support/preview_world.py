@@ -9,7 +9,6 @@ from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.interactions.tracking.identity import core_run_id
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
 from fairserve.platform.tuning.preview.input import (
@@ -87,7 +86,7 @@ class History:
         profile = AppProfile((StageProfile(120.0, 64.0, 45.0),), calls_per_interaction=2.5)
         self.settings = [AppChanged("app", profile, limits or Limits())]
         self.system = SYSTEMS[system] if isinstance(system, str) else system
-        self._opened = {}
+        self._opened = {run.interaction_id: run.arrival_s for run in trace.interactions}
         self._again_s = {}
         options = ReplayOptions(
             workers=workers, settings=self.settings, retries=retries, dispatch_delay_s=way_s
@@ -114,17 +113,23 @@ class History:
                 *who,
                 MODEL,
                 call.interaction_id,
+                call.stage,
                 sample.outcome,
                 at,
+                sample.usage.input_tokens,
+                sample.usage.system_tokens,
+                sample.usage.cached_tokens,
+                sample.usage.output_tokens,
                 None if delay_s is None else delay_s - (asked_s - sample.arrival_s),
                 None if first_s is None else first_s - asked_s,
                 sample.end_s - asked_s,
+                worker,
             )
         )
         self._ended.append(
             EndedCall(
-                core_run_id(call.app, call.interaction_id),
-                self._opened.setdefault(call.interaction_id, at),
+                call.interaction_id,
+                EPOCH + self._opened[call.interaction_id],
                 call.call_id,
                 tuple(call.parents or ()),
                 call.stage,

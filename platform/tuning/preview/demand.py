@@ -1,26 +1,24 @@
-"""Demand of the last minutes: the trace that ``fairserve trace export`` writes, and the rejected calls.
+"""Demand of the last minutes as a trace: recorded runs, and estimates of rejected ones.
 
-A recording has accepted calls only. The ledger adds to it, as plainly as possible:
-
-- a run of which no call was accepted repeats the median run of its app, and arrives when it was rejected
-  first;
-- a run that was accepted on a retry arrives when it was rejected first;
-- a run that was rejected while in progress, and not accepted again, makes one more call like its last.
-
-Weakness: rejected runs of one app all have the same size, and those of an app without an accepted run
-are not replayed. What a run rejected while in progress had still planned is unknown.
+A recording has accepted calls only; the ledger has app, user, first arrival and number of attempts of a
+rejected run. It is replayed as an accepted run of its app, drawn by a seeded generator, or, if the app
+has none, by its profile. Blocks that the drawn run shares with other runs remain shared; the others are
+replaced by new ones. A run accepted on a retry is in the recording, and arrives at its first rejection.
+A run that was rejected while in progress and not accepted again continues like a longer run of its app.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
-from fairserve.interactions.tracking.identity import core_run_id
+from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.platform.reporting.traffic.export import export
-from fairserve.platform.reporting.traffic.lines import Pseudonyms, RecordedCall
+from fairserve.platform.reporting.traffic.lines import RecordedCall
 from fairserve.platform.tuning.preview.input import RejectedCall, ServedCall
 
 NO_DEMAND = frozenset(
@@ -36,9 +34,11 @@ NO_DEMAND = frozenset(
 )
 """Reasons of rejections that a replay cannot reproduce, because it has no costs; they are omitted."""
 MAX_RETRIES = 10
+_MOST_STAGES = 32
 
 Run = tuple[str, str, str]
 """Tenant, app, and the client's id of the interaction."""
+UserPseudonym = Callable[[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,13 @@ class PreviewDemand:
     from_at: float
     """Start of the window of the figures."""
     estimated: frozenset[str]
-    """Ids of the rejected runs."""
+    """Ids of estimated rejected runs."""
+    estimated_by_profile: int
+    """Runs that are estimated by their app's profile."""
     came_earlier: int
     """Accepted runs that arrive at the time of their first rejection."""
     continued: frozenset[str]
-    """Accepted runs rejected while in progress, with one more call."""
+    """Accepted runs rejected while in progress, whose remaining calls are estimated."""
     retries: int
     """Retries of a rejected call, by the mean of the clients."""
     cut: bool
@@ -67,7 +69,8 @@ def demand_of(
     block_tokens: int,
     served: Sequence[ServedCall],
     refused: Sequence[RejectedCall],
-    names: Pseudonyms,
+    profiles: Mapping[str, AppProfile],
+    pseudonym: UserPseudonym,
     *,
     model: str,
     kv_capacity_tokens: int,
@@ -75,50 +78,44 @@ def demand_of(
     from_at: float,
     until_at: float,
     max_calls: int,
+    seed: int,
 ) -> PreviewDemand:
     """Return the demand since ``lead_at``. Independent of the order of the rows."""
     left_out: Counter[str] = Counter()
     made = export([call for call in recorded if call.begin_at <= until_at], block_tokens, lead_at)
     left_out["incomplete_runs"] = made.incomplete_runs
     left_out["empty_calls"] = made.empty_calls
-    rows = _rows_of(recorded, served, names)
-    models: dict[Run, set[str]] = defaultdict(set)
-    last_at: dict[Run, float] = {}
-    for row in served:
-        run_id = (row.tenant, row.app, row.run)
-        models[run_id].add(row.model)
-        last_at[run_id] = max(row.at, last_at.get(run_id, row.at))
-    asked, broken = _rejected(refused, model, lead_at, left_out)
+    users = {(row.tenant, row.user) for row in served}
+    names = {pseudonym(tenant, user): user for tenant, user in users}
+    found = _Matching(served, pseudonym).runs(recorded)
+    asked, broken = _asked(refused, model, lead_at, left_out)
+    last_at = _last_accepted(served)
     runs: list[Interaction] = []
-    continued: set[str] = set()
+    unfinished: set[str] = set()
     came_earlier = 0
     for run in made.trace.interactions:
-        if max(call.prompt_tokens + call.output_tokens * call.samples for call in run.calls) >= (
-            kv_capacity_tokens
-        ):
+        seen = found.get(run.interaction_id)
+        if seen is not None and seen.models - {model}:
+            left_out["runs_of_other_models"] += 1
+            continue
+        if _most_tokens(run) >= kv_capacity_tokens:
             left_out["runs_too_large"] += 1
             continue
         at = made.begin_at + run.arrival_s
-        first = rows.get(run.interaction_id)
-        if first is not None:
-            run_id = (first.tenant, first.app, first.run)
-            if models[run_id] != {model}:
-                left_out["runs_of_other_models"] += 1
-                continue
-            if run_id in asked and asked[run_id][0].at < at:
-                at = asked[run_id][0].at
-                came_earlier += 1
-            if broken.pop(run_id, 0.0) > last_at[run_id]:
-                continued.add(run.interaction_id)
-                run = _continued(run)
-            run = replace(run, user=first.user)
-        runs.append(replace(run, arrival_s=round(at - lead_at, 6)))
+        if seen is not None and (tries := asked.get(seen.run)) and tries[0].at < at:
+            at = tries[0].at
+            came_earlier += 1
+        if seen is not None and broken.pop(seen.run, 0.0) > last_at[seen.run]:
+            unfinished.add(run.interaction_id)
+        user = names.get(run.user.removeprefix("user-"), run.user)
+        runs.append(replace(run, user=user, arrival_s=round(at - lead_at, 6)))
+    never = {run: tries for run, tries in asked.items() if run not in last_at}
+    again = {run: tries for run, tries in asked.items() if run in last_at}
     left_out["refusals_mid_run"] = sum(at > last_at.get(run, 0.0) for run, at in broken.items())
-    never = [tries for run_id, tries in asked.items() if run_id not in last_at]
-    again = [tries for run_id, tries in asked.items() if run_id in last_at]
-    repeats = _repeats(runs, sorted(never), block_tokens, lead_at)
-    left_out["runs_without_example"] = len(never) - len(repeats)
-    ordered = sorted(runs + repeats, key=lambda each: (each.arrival_s, each.interaction_id))
+    estimates = _Estimates(runs, profiles, block_tokens, kv_capacity_tokens, seed)
+    runs = [estimates.continued(run) if run.interaction_id in unfinished else run for run in runs]
+    more = [estimates.run(tries, lead_at) for tries in sorted(never.values())]
+    ordered = sorted(runs + more, key=lambda each: (each.arrival_s, each.interaction_id))
     kept, cut = _newest(ordered, max_calls)
     if cut and kept:
         from_at = max(from_at, lead_at + kept[0].arrival_s)
@@ -126,37 +123,17 @@ def demand_of(
     return PreviewDemand(
         Trace("traffic", block_tokens, ()).with_interactions(kept),
         from_at,
-        frozenset(ids.intersection(run.interaction_id for run in repeats)),
+        frozenset(ids & estimates.ids),
+        len(ids & estimates.of_profiles),
         came_earlier,
-        frozenset(ids & continued),
+        frozenset(ids & unfinished),
         _retries(never, again),
         cut,
         {name: number for name, number in sorted(left_out.items()) if number},
     )
 
 
-def _rows_of(
-    recorded: Sequence[RecordedCall], served: Sequence[ServedCall], names: Pseudonyms
-) -> dict[str, ServedCall]:
-    """Return the ledger's row of the first call of each recorded run, by the run's pseudonym.
-
-    A run opens when its first call is accepted, and its pseudonym is a hash of its id and that time.
-    """
-    by_time: dict[float, list[ServedCall]] = defaultdict(list)
-    for row in served:
-        by_time[round(row.at, 6)].append(row)  # databases store microseconds
-    found: dict[str, ServedCall] = {}
-    for call in recorded:
-        if call.run in found:
-            continue
-        for row in by_time.get(round(call.opened_at, 6), ()):
-            run_id = core_run_id(row.app, row.run)
-            if names.of("run", run_id, repr(call.opened_at)) == call.run:
-                found[call.run] = row
-    return found
-
-
-def _rejected(
+def _asked(
     refused: Sequence[RejectedCall], model: str, lead_at: float, left_out: Counter[str]
 ) -> tuple[dict[Run, list[RejectedCall]], dict[Run, float]]:
     """Return the rejections of each run that was rejected as a new one, oldest first, and the time of
@@ -178,74 +155,21 @@ def _rejected(
     return asked, broken
 
 
-def _continued(run: Interaction) -> Interaction:
-    """Return a run with one more call like its last."""
-    last = run.calls[-1]
-    return replace(run, calls=(*run.calls, replace(last, call_id="more", deps=(last.call_id,))))
-
-
-def _repeats(
-    runs: Sequence[Interaction],
-    never: Sequence[Sequence[RejectedCall]],
-    block_tokens: int,
-    lead_at: float,
-) -> list[Interaction]:
-    """Return the median run of its app, by tokens, for each rejected run whose app has runs."""
-    by_app: dict[str, list[Interaction]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: (_tokens(run), run.arrival_s, run.interaction_id)):
-        by_app[run.app].append(run)
-    step = 1 + max(
-        (start + count for run in runs for call in run.calls for start, count in call.blocks),
-        default=0,
-    )
-    made: list[Interaction] = []
-    for tries in never:
-        first = tries[0]
-        alike = by_app.get(first.app)
-        if alike:
-            number = len(made) + 1
-            calls = tuple(
-                _repeated(call, number * step, block_tokens)
-                for call in alike[len(alike) // 2].calls
-            )
-            at_s = round(first.at - lead_at, 6)
-            made.append(
-                Interaction(f"refused-{number}", first.tenant, first.app, first.user, at_s, calls)
-            )
-    return made
-
-
-def _tokens(run: Interaction) -> int:
-    return sum(call.prompt_tokens + call.output_tokens * call.samples for call in run.calls)
-
-
-def _repeated(call: TraceCall, offset: int, block_tokens: int) -> TraceCall:
-    """Return the call with a prompt of its own, which shares only the blocks of the system prompt."""
-    blocks: list[tuple[int, int]] = []
-    shared = call.system_tokens // block_tokens
-    for start, count in call.blocks:
-        common = min(count, shared)
-        shared -= common
-        if common:
-            blocks.append((start, common))
-        if common < count:
-            blocks.append((start + common + offset, count - common))
-    return replace(call, blocks=tuple(blocks))
+def _last_accepted(served: Sequence[ServedCall]) -> dict[Run, float]:
+    last: dict[Run, float] = {}
+    for row in served:
+        run = (row.tenant, row.app, row.run)
+        last[run] = max(row.at, last.get(run, row.at))
+    return last
 
 
 def _retries(
-    never: Sequence[Sequence[RejectedCall]], again: Sequence[Sequence[RejectedCall]]
+    never: Mapping[Run, Sequence[RejectedCall]], again: Mapping[Run, Sequence[RejectedCall]]
 ) -> int:
     """Return the mean number of retries over abandoned runs, else the maximum."""
     if never:
-        return min(MAX_RETRIES, round(sum(map(len, never)) / len(never)) - 1)
-    return min(MAX_RETRIES, max(map(len, again), default=0))
-
-
-def newest(trace: Trace, calls: int) -> Trace:
-    """Return the newest runs with at most this many calls in total, at least one run."""
-    kept, _ = _newest(trace.interactions, calls)
-    return trace.with_interactions(kept or trace.interactions[-1:])
+        return min(MAX_RETRIES, round(sum(map(len, never.values())) / len(never)) - 1)
+    return min(MAX_RETRIES, max(map(len, again.values()), default=0))
 
 
 def _newest(runs: Sequence[Interaction], max_calls: int) -> tuple[list[Interaction], bool]:
@@ -254,3 +178,160 @@ def _newest(runs: Sequence[Interaction], max_calls: int) -> tuple[list[Interacti
         first -= 1
         calls += len(runs[first].calls)
     return list(runs[first:]), first > 0
+
+
+def newest(trace: Trace, calls: int) -> Trace:
+    """Return the newest runs with at most this many calls in total, at least one run."""
+    kept, _ = _newest(trace.interactions, calls)
+    return trace.with_interactions(kept or trace.interactions[-1:])
+
+
+def _most_tokens(run: Interaction) -> int:
+    return max(call.prompt_tokens + call.output_tokens * call.samples for call in run.calls)
+
+
+# --- ledger rows of recorded calls ----------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The ledger's values for a recorded run."""
+
+    run: Run
+    models: set[str]
+
+
+class _Matching:
+    """Matches recorded calls, which have no model, with the nearest ledger rows of equal counts."""
+
+    def __init__(self, served: Sequence[ServedCall], pseudonym: UserPseudonym) -> None:
+        self._rows: dict[tuple[object, ...], list[ServedCall]] = defaultdict(list)
+        names: dict[tuple[str, str], str] = {}
+        for row in sorted(served, key=lambda row: (row.at, row.tenant, row.app, row.run)):
+            who = (row.tenant, row.user)
+            name = names.get(who) or names.setdefault(who, pseudonym(*who))
+            prompt = row.input_tokens + row.system_tokens
+            counts = (row.stage, prompt, row.system_tokens, row.output_tokens)
+            self._rows[(row.tenant, row.app, name, *counts)].append(row)
+
+    def runs(self, recorded: Sequence[RecordedCall]) -> dict[str, _Seen]:
+        """Return the matched runs by pseudonym; a run is identified by its first call."""
+        found: dict[str, _Seen] = {}
+        for call in recorded:
+            row = self._row(call)
+            if row is None:
+                continue
+            seen = found.setdefault(call.run, _Seen((row.tenant, row.app, row.run), set()))
+            seen.models.add(row.model)
+        return found
+
+    def _row(self, call: RecordedCall) -> ServedCall | None:
+        counts = (call.stage, call.prompt_tokens, call.system_tokens, call.output_tokens)
+        rows = self._rows.get((call.tenant, call.app, call.user, *counts))
+        if not rows:
+            return None
+        place = bisect_left(rows, call.begin_at, key=lambda row: row.at)
+        near = rows[max(0, place - 1) : place + 1]
+        return min(near, key=lambda row: abs(row.at - call.begin_at))
+
+
+# --- rejected runs --------------------------------------------------------------------------------
+
+
+class _Estimates:
+    """Estimator of rejected runs."""
+
+    def __init__(
+        self,
+        runs: Sequence[Interaction],
+        profiles: Mapping[str, AppProfile],
+        block_tokens: int,
+        kv_capacity_tokens: int,
+        seed: int,
+    ) -> None:
+        self.ids: set[str] = set()
+        self.of_profiles: set[str] = set()
+        self._profiles = profiles
+        self._block_tokens = block_tokens
+        self._most_tokens = kv_capacity_tokens - 1
+        self._random = Random(seed)  # noqa: S311  the choice of a typical run is not a secret
+        self._by_app: dict[str, list[Interaction]] = defaultdict(list)
+        seen: Counter[int] = Counter()
+        for run in sorted(runs, key=lambda each: (each.arrival_s, each.interaction_id)):
+            self._by_app[run.app].append(run)
+            seen.update({number for call in run.calls for number in call.block_ids})
+        self._shared = {number for number, times in seen.items() if times > 1}
+        self._fresh = 1 + max(seen, default=0)
+        self._step = self._fresh
+
+    def run(self, tries: Sequence[RejectedCall], lead_at: float) -> Interaction:
+        """Return the estimate of a run with these rejected attempts."""
+        first = tries[0]
+        run_id = f"refused-{len(self.ids) + 1}"
+        self.ids.add(run_id)
+        alike = self._by_app.get(first.app)
+        if alike:
+            calls = self._own(alike[self._random.randrange(len(alike))].calls)
+        else:
+            self.of_profiles.add(run_id)
+            calls = self._typical(self._profiles.get(first.app, DEFAULT_PROFILE))
+        return Interaction(
+            run_id, first.tenant, first.app, first.user, round(first.at - lead_at, 6), calls
+        )
+
+    def continued(self, run: Interaction) -> Interaction:
+        """Return a run that was rejected while in progress, continued with calls of a longer run."""
+        made, last = len(run.calls), run.calls[-1]
+        longer = [each for each in self._by_app[run.app] if len(each.calls) > made]
+        more = longer[self._random.randrange(len(longer))].calls[made:] if longer else (last,)
+        names = {call.call_id: f"more-{number}" for number, call in enumerate(more, start=1)}
+        calls = [
+            replace(
+                call,
+                call_id=names[call.call_id],
+                deps=tuple(names[dep] for dep in call.deps if dep in names) or (last.call_id,),
+                blocks=self._begin(last.blocks, call.prompt_tokens // self._block_tokens),
+            )
+            for call in more
+        ]
+        return replace(run, calls=(*run.calls, *calls))
+
+    @staticmethod
+    def _begin(blocks: Sequence[tuple[int, int]], most: int) -> tuple[tuple[int, int], ...]:
+        """Return the longest prefix that a prompt can share with the previous one."""
+        found: list[tuple[int, int]] = []
+        for start, count in blocks:
+            if most <= 0:
+                break
+            found.append((start, min(count, most)))
+            most -= count
+        return tuple(found)
+
+    def _own(self, calls: Sequence[TraceCall]) -> tuple[TraceCall, ...]:
+        """Return the calls with new blocks in place of those that only the drawn run has."""
+        offset, self._fresh = self._fresh, self._fresh + self._step
+        return tuple(replace(call, blocks=self._blocks(call, offset)) for call in calls)
+
+    def _blocks(self, call: TraceCall, offset: int) -> tuple[tuple[int, int], ...]:
+        blocks: list[tuple[int, int]] = []
+        for start, count in call.blocks:
+            # Prefixes are complete, so the shared blocks precede the others.
+            common = next((i for i in range(count) if start + i not in self._shared), count)
+            if common:
+                blocks.append((start, common))
+            if common < count:
+                blocks.append((start + common + offset, count - common))
+        return tuple(blocks)
+
+    def _typical(self, profile: AppProfile) -> tuple[TraceCall, ...]:
+        """Return a chain of the expected number of calls."""
+        calls: list[TraceCall] = []
+        for number in range(1, min(_MOST_STAGES, max(1, round(profile.calls_per_interaction))) + 1):
+            stage = profile.stage(number)
+            outputs = min(max(1, round(stage.output_tokens)), max(1, self._most_tokens // 2))
+            room = max(1, self._most_tokens - outputs)
+            system = min(round(stage.system_tokens), room - 1)
+            inputs = min(max(1, round(stage.input_tokens)), room - system)
+            deps = (str(number - 1),) if number > 1 else ()
+            calls.append(TraceCall(str(number), "default", deps, 0.0, inputs, system, outputs))
+        return tuple(calls)

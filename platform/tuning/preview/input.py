@@ -19,11 +19,17 @@ class ServedCall(NamedTuple):
     user: str
     model: str
     run: str
+    stage: int
     outcome: str
     at: float
+    input_tokens: int
+    system_tokens: int
+    cached_tokens: int
+    output_tokens: int
     queue_s: float | None
     ttft_s: float | None
     duration_s: float | None
+    worker: str | None
 
 
 class RejectedCall(NamedTuple):

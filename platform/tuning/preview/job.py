@@ -7,15 +7,17 @@ reason if there is nothing to replay. The same job, recording and salt produce t
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import orjson
 
 from fairserve.engine.simulated.cost_model import CostModel
@@ -26,8 +28,8 @@ from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.platform.reporting.traffic.lines import Pseudonyms
 from fairserve.platform.reporting.traffic.segments import load_salt, read_recording
-from fairserve.platform.tuning.preview.costs import Costs, costs_of, way_of
 from fairserve.platform.tuning.preview.demand import NO_DEMAND, PreviewDemand, demand_of, newest
+from fairserve.platform.tuning.preview.fit import Fit, fit_costs, slower
 from fairserve.platform.tuning.preview.input import PreviewJob
 from fairserve.platform.tuning.preview.words import left_out_sentences, sentences, trust
 from fairserve.scheduling.directory import Setting
@@ -39,8 +41,12 @@ NICENESS = 10
 MOST_USERS = 20
 """Maximum number of users in the output."""
 
-SCALED_CALLS = 500
-"""Number of newest calls that are replayed to find the factor of the costs."""
+CALIBRATION_CALLS = 1000
+"""Number of recent calls for the calibration of the speed of passes."""
+CALIBRATION_REPLAYS = 4
+CLOSE = 0.1
+MOST_FACTOR = 4.0
+"""Maximum correction of a model that was not fitted; that of a fitted one is twice its typical error."""
 
 Figures = dict[str, Any]
 PerUser = dict[tuple[str, str], list[int]]
@@ -60,39 +66,40 @@ def preview(job: PreviewJob) -> Figures:
     recorded, block_tokens, damaged = read_recording(job.recording, job.lead_at)
     if not recorded:
         return {"nothing": "the recording has no call of the last minutes"}
+    apps = {each.app: each.profile for each in job.settings if isinstance(each, AppChanged)}
+    names = Pseudonyms(load_salt(job.recording))
     demand = demand_of(
         recorded,
         block_tokens,
         job.served,
         job.refused,
-        Pseudonyms(load_salt(job.recording)),
+        apps,
+        lambda tenant, user: names.of("user", tenant, user),
         model=job.workers.model,
         kv_capacity_tokens=job.workers.kv_capacity_tokens,
         lead_at=job.lead_at,
         from_at=job.from_at,
         until_at=job.until_at,
         max_calls=job.max_calls,
+        seed=job.seed,
     )
     del recorded
     lead_s = demand.from_at - job.lead_at
     seen = [run for run in demand.trace.interactions if run.arrival_s >= lead_s]
     if not seen:
         return {"nothing": "the recording has no complete run that began in the last minutes"}
-    served = [row for row in job.served if row.model == job.workers.model]
+    fit = fit_costs((row for row in job.served if row.model == job.workers.model), job.workers)
     options = ReplayOptions(
         workers=job.workers.number,
         seed=job.seed,
-        dispatch_delay_s=way_of(served),
+        dispatch_delay_s=fit.way_s,
         retries=demand.retries,
         settings=_without_expiry(job.settings, demand),
     )
-    part = newest(demand.trace, SCALED_CALLS)
-    since_at = job.lead_at + part.interactions[0].arrival_s
-    costs = costs_of(
-        (row for row in served if row.at >= since_at), job.workers, part, job.current, options
-    )
-    current, users_before = _replayed(demand, job.current, costs.model, options, lead_s)
-    proposed, users_after = _replayed(demand, job.proposed, costs.model, options, lead_s)
+    factor = _factor(job, demand, fit, options)
+    costs = slower(fit.costs, factor)
+    current, users_before = _replayed(demand, job.current, costs, options, lead_s)
+    proposed, users_after = _replayed(demand, job.proposed, costs, options, lead_s)
     fidelity = _fidelity(job, demand.from_at, current)
     affected = _affected(users_before, users_after)
     estimated = [run for run in seen if run.interaction_id in demand.estimated]
@@ -106,11 +113,12 @@ def preview(job: PreviewJob) -> Figures:
             "users": len({(run.tenant, run.user) for run in seen}),
             "estimated_runs": len(estimated),
             "estimated_calls": sum(len(run.calls) for run in estimated),
+            "estimated_by_profile": demand.estimated_by_profile,
             "came_earlier_runs": demand.came_earlier,
             "continued_runs": sum(run.interaction_id in demand.continued for run in seen),
             "retries": demand.retries,
         },
-        "workers": _workers(job, costs, options.dispatch_delay_s),
+        "workers": _workers(job, replace(fit, costs=costs), factor),
         "left_out": left_out_sentences(demand.left_out, damaged, job.notes),
         "current": current,
         "proposed": proposed,
@@ -189,6 +197,52 @@ def _replayed(
     return figures, watcher.users
 
 
+def _factor(job: PreviewJob, demand: PreviewDemand, fit: Fit, options: ReplayOptions) -> float:
+    """Return the slow-down of passes with which the mean duration of calls is as measured.
+
+    Near saturation, small errors of the costs cause large errors of the delays, which this corrects. It
+    replays recent calls with the current settings, and is bounded by the error of the fit.
+    """
+    most = MOST_FACTOR
+    if fit.source == "fitted":
+        most = min(most, 1 + 2 * (fit.typical_error or 0.0))
+    if most <= 1 + CLOSE:
+        return 1.0
+    part = replace(demand, trace=newest(demand.trace, CALIBRATION_CALLS))
+    begin_s = part.trace.interactions[0].arrival_s
+    target = _mean(
+        row.duration_s
+        for row in job.served
+        if row.model == job.workers.model
+        and row.outcome == "completed"
+        and row.duration_s is not None
+        and row.at >= job.lead_at + begin_s
+    )
+    if not target:
+        return 1.0
+    tried: dict[float, float] = {}
+    low, high, factor = 1 / most, most, 1.0
+    for _ in range(CALIBRATION_REPLAYS):
+        watcher = _Watcher(begin_s)
+        Replay(part.trace, job.current, slower(fit.costs, factor), options, watcher).run()
+        took = [c.end_s - c.arrival_s for c in watcher.calls if c.outcome == "completed"]
+        ratio = _mean(took) / target
+        if not ratio:
+            return 1.0
+        tried[factor] = abs(math.log(ratio))
+        if abs(ratio - 1) <= CLOSE:
+            break
+        low, high = (factor, high) if ratio < 1 else (low, factor)
+        factor = math.sqrt(low * high)
+    return min(tried, key=lambda each: (tried[each], each))
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Return the mean with the highest 1 % clipped to the next value; 0 without values."""
+    x = np.asarray(list(values), dtype=np.float64)
+    return float(np.minimum(x, np.quantile(x, 0.99)).mean()) if len(x) else 0.0
+
+
 def _without_expiry(settings: Sequence[Setting], demand: PreviewDemand) -> list[Setting]:
     """Return settings with which no run expires in a gap: expired runs are recorded as new runs."""
     needed = profiles_of(demand.trace)
@@ -250,20 +304,22 @@ def _change(user: Figures) -> int:
     )
 
 
-def _workers(job: PreviewJob, costs: Costs, way_s: float) -> Figures:
+def _workers(job: PreviewJob, fit: Fit, factor: float) -> Figures:
+    costs = fit.costs
     return {
         "model": job.workers.model,
         "number": job.workers.number,
         "kv_capacity_tokens": job.workers.kv_capacity_tokens,
         "costs": {
-            "source": costs.source,
-            "calls": costs.calls,
-            "way_s": way_s,
-            "factor": costs.factor,
-            "pass_s": costs.model.prefill_base_s,
-            "prompt_token_s": costs.model.prefill_s_per_token,
-            "step_s": costs.model.decode_base_s,
-            "sequence_s": costs.model.decode_s_per_sequence,
+            "source": fit.source,
+            "calls": fit.calls,
+            "typical_error": fit.typical_error,
+            "way_s": fit.way_s,
+            "factor": factor,
+            "pass_s": costs.prefill_base_s,
+            "prompt_token_s": costs.prefill_s_per_token,
+            "step_s": costs.decode_base_s,
+            "sequence_s": costs.decode_s_per_sequence,
         },
     }
 

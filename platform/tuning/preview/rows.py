@@ -42,10 +42,16 @@ def served_calls(session: Session, from_at: float, until_at: float, most: int) -
         LedgerCall.user_id,
         func.coalesce(LedgerCall.served_model, LedgerCall.model).label("pool"),
         LedgerCall.interaction_id,
+        LedgerCall.stage,
         LedgerCall.outcome,
+        LedgerCall.input_tokens,
+        LedgerCall.system_tokens,
+        LedgerCall.cached_tokens,
+        LedgerCall.output_tokens,
         LedgerCall.queue_delay_s,
         LedgerCall.ttft_s,
         LedgerCall.duration_s,
+        LedgerCall.worker,
     ).where(LedgerCall.outcome != "refused", LedgerCall.shared_by.is_(None))
     return [
         ServedCall(
@@ -54,11 +60,17 @@ def served_calls(session: Session, from_at: float, until_at: float, most: int) -
             row.user_id,
             row.pool,
             row.interaction_id,
+            row.stage,
             row.outcome,
             row.accepted_at.timestamp(),
+            row.input_tokens,
+            row.system_tokens,
+            row.cached_tokens,
+            row.output_tokens,
             row.queue_delay_s,
             row.ttft_s,
             row.duration_s,
+            row.worker,
         )
         for row in _pages(session, columns, from_at, until_at, most)
     ]

@@ -31,12 +31,14 @@ class WindowOut(BaseModel):
     """Planned calls of these runs; an aborted run has fewer, and retries do not count."""
     users: int
     estimated_runs: int
-    """Rejected runs that never ran; each repeats the median run of its app."""
+    """Rejected runs that never ran, estimated by typical runs of their apps."""
     estimated_calls: int
+    estimated_by_profile: int
+    """Estimated runs of apps without an accepted run, estimated by their profile."""
     came_earlier_runs: int
     """Runs accepted after a rejection, which arrive at the time of their first rejection."""
     continued_runs: int
-    """Runs rejected while in progress, with one more call like their last."""
+    """Runs rejected while in progress, with estimated remaining calls."""
     retries: int
     """Retries of a rejected call, each after its ``Retry-After``; their number is the clients'."""
 
@@ -44,14 +46,15 @@ class WindowOut(BaseModel):
 class CostsOut(BaseModel):
     """Durations of the workers' passes."""
 
-    source: Literal["scaled", "assumed"]
-    """A named model scaled to the median of the window's calls, or the model as it is without calls."""
+    source: Literal["fitted", "scaled", "assumed"]
+    """Source of the durations: the window's calls, a named model scaled to few calls, or the model."""
     calls: int
-    """Number of measured calls."""
+    typical_error: float | None
+    """Median of the relative errors of the modelled times."""
     way_s: float
     """Round-trip time to a worker, in seconds."""
     factor: float
-    """Factor on all times of the named model."""
+    """Factor by which all passes were slowed down to match the measured durations of calls."""
     pass_s: float
     prompt_token_s: float
     step_s: float

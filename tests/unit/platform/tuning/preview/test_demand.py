@@ -1,11 +1,11 @@
-"""Test the demand of a preview: recorded runs, and repeats for rejected runs."""
+"""Test the demand of a preview: recorded runs, and estimates of rejected runs."""
 
 import random
-from dataclasses import replace
 
 import pytest
 from preview_world import EPOCH, LEAD_S, MODEL, History, traffic
 
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.platform.reporting.traffic.lines import Pseudonyms
 from fairserve.platform.reporting.traffic.segments import load_salt, read_recording
 from fairserve.platform.tuning.preview.demand import demand_of
@@ -13,6 +13,7 @@ from fairserve.platform.tuning.preview.input import RejectedCall
 from fairserve.scheduling.registry import SYSTEMS
 
 RUNS = 40
+PROFILE = AppProfile((StageProfile(100, 20, 30), StageProfile(50, 0, 10)), calls_per_interaction=3)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def limited(tmp_path_factory):
     return History(tmp_path_factory.mktemp("recording"), traffic(200), system=SYSTEMS["rpm-20"])
 
 
-def demand(history, *, refused=(), served=None, **more):
+def demand(history, *, refused=(), served=None, profiles=None, **more):
     recorded, block_tokens, damaged = read_recording(history.folder, 0.0)
     assert not damaged
     names = Pseudonyms(load_salt(history.folder))
@@ -38,13 +39,15 @@ def demand(history, *, refused=(), served=None, **more):
         "from_at": EPOCH,
         "until_at": EPOCH + 1000,
         "max_calls": 5000,
+        "seed": 0,
     }
     return demand_of(
         recorded,
         block_tokens,
         history.served if served is None else served,
         refused,
-        names,
+        profiles or {},
+        lambda tenant, user: names.of("user", tenant, user),
         **{**values, **more},
     )
 
@@ -82,16 +85,18 @@ def test_served_runs_are_replayed_unchanged(history):
     assert (found.retries, found.came_earlier, found.cut, found.from_at) == (0, 0, False, EPOCH)
 
 
-def sizes(run):
-    return [(call.prompt_tokens, call.output_tokens) for call in run.calls]
-
-
-def test_a_rejected_run_repeats_the_median_run_of_its_app(history):
+def test_a_rejected_run_is_replayed_as_a_run_of_its_app(history):
     found = demand(history, refused=[rejection()])
     [run] = [r for r in found.trace.interactions if r.interaction_id in found.estimated]
     assert (run.tenant, run.app, run.user, run.arrival_s) == ("t", "app", "v", LEAD_S + 10)
-    by_tokens = sorted(map(sizes, history.trace.interactions), key=lambda s: sum(map(sum, s)))
-    assert sizes(run) == by_tokens[RUNS // 2]
+    sizes = [(c.prompt_tokens, c.output_tokens) for c in run.calls]
+    alike = [
+        each
+        for each in found.trace.interactions
+        if each is not run and [(c.prompt_tokens, c.output_tokens) for c in each.calls] == sizes
+    ]
+    assert alike
+    assert found.estimated_by_profile == 0
     own = {number for call in run.calls for number in call.block_ids}
     of_others = {
         number
@@ -115,11 +120,30 @@ def test_attempts_of_a_run_are_merged_and_determine_the_retries(history):
     assert found.retries == 1  # round((3 + 2) / 2) - 1
 
 
-def test_two_rejected_runs_share_only_the_system_prompt(history):
-    found = demand(history, refused=[rejection("r"), rejection("s", 11.0)])
-    runs = [r for r in found.trace.interactions if r.interaction_id in found.estimated]
-    one, other = ({n for call in run.calls for n in call.block_ids} for run in runs)
-    assert one & other == {1, 2, 3, 4}
+def test_block_ids_are_separate_for_each_app(history):
+    found = demand(history, refused=[rejection("r"), rejection("r", 11.0, app="other")])
+    assert len(found.estimated) == 2
+
+
+def test_without_an_accepted_run_the_profile_is_used(history):
+    found = demand(history, refused=[rejection(app="new")], profiles={"new": PROFILE})
+    [run] = [r for r in found.trace.interactions if r.app == "new"]
+    assert [(c.prompt_tokens, c.system_tokens, c.output_tokens) for c in run.calls] == [
+        (120, 20, 30),
+        (50, 0, 10),
+        (50, 0, 10),
+    ]
+    assert [call.deps for call in run.calls] == [(), ("1",), ("2",)]
+    assert found.estimated_by_profile == 1
+
+
+def test_a_profile_larger_than_a_worker_is_reduced(history):
+    large = AppProfile((StageProfile(1e6, 1e6, 1e6),))
+    found = demand(history, refused=[rejection(app="new")], profiles={"new": large})
+    [run] = [r for r in found.trace.interactions if r.app == "new"]
+    [call] = run.calls
+    assert call.prompt_tokens + call.output_tokens < 8000
+    assert min(call.input_tokens, call.output_tokens) > 0
 
 
 def test_a_run_accepted_on_retry_arrives_at_its_first_rejection(history):
@@ -137,7 +161,7 @@ def test_a_run_accepted_on_retry_arrives_at_its_first_rejection(history):
     assert min(abs(at_s - run.arrival_s) for at_s in arrivals) > 1e-3
 
 
-def test_a_run_rejected_midway_makes_one_more_call(limited):
+def test_a_run_rejected_midway_continues(limited):
     accepted = {row.run for row in limited.served}
     broken = {row.run for row in limited.refused if row.mid_run}
     assert broken
@@ -145,12 +169,17 @@ def test_a_run_rejected_midway_makes_one_more_call(limited):
     found = demand(limited, refused=limited.refused)
     assert len(found.continued) == len(broken)
     assert len(found.estimated) == len(never)
-    assert len(found.trace) == len(limited.trace)
+    planned = {run.interaction_id: len(run.calls) for run in limited.trace.interactions}
+    assert len(found.trace) == len(planned)
+    truth, made = sum(planned.values()), found.trace.calls
+    assert made == pytest.approx(truth, rel=0.05)
     for run in found.trace.interactions:
         if run.interaction_id in found.continued:
-            last, more = run.calls[-2:]
-            assert more.deps == (last.call_id,)
-            assert more == replace(last, call_id=more.call_id, deps=more.deps)
+            known = set()
+            for call in run.calls:
+                assert set(call.deps) <= known
+                known.add(call.call_id)
+            assert run.calls[-1].call_id == f"more-{len(run.calls) - len(known & {*'1234'})}"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +189,6 @@ def test_a_run_rejected_midway_makes_one_more_call(limited):
         ({"reason": "contract_budget"}, "refusals_by_other_reasons"),
         ({"reason": "draining"}, "refusals_by_other_reasons"),
         ({"mid_run": True}, "refusals_mid_run"),
-        ({"app": "without a run"}, "runs_without_example"),
     ],
 )
 def test_unrepeatable_rejections_are_omitted_and_reported(history, more, why):
