@@ -67,10 +67,10 @@ def test_the_indexed_choice_is_the_choice_of_a_scan(options, seed):
         source.took(commands if isinstance(commands, list) else ())
         for pool in dispatcher.pools.values():
             for feeder, workers, excluded in selections(pool, rng):
-                plain = PlainSelection(feeder, pool.locality, workers, excluded)
+                plain = PlainSelection(feeder, workers, excluded)
                 assert feeder.peek(workers, excluded) is plain.peek()
                 if feeder.runs_first:
                     assert feeder.peek_fair(workers, excluded) is plain.peek_fair()
                     held = rng.choice([frozenset(), held_of(feeder, rng)])
-                    plain = PlainSelection(feeder, pool.locality, workers, excluded, held)
+                    plain = PlainSelection(feeder, workers, excluded, held)
                     assert feeder.peek(workers, excluded, held) is plain.peek()

@@ -18,13 +18,11 @@ class PlainSelection:
     def __init__(
         self,
         feeder,
-        caches,
         open_workers,
         excluded=frozenset(),
         held=frozenset(),
     ):
-        self.options, self.caches, self.open = feeder.options, caches, open_workers
-        self.feeder = feeder
+        self.feeder, self.options, self.open = feeder, feeder.options, open_workers
         everything = [(entry.node, entry) for entry in feeder._queued.values()]
         self.may_continue = [
             (node, entry) for node, entry in everything if entry.call.restriction not in excluded
@@ -102,7 +100,7 @@ class PlainSelection:
     # --- locality and progress --------------------------------------------------------------------
 
     def greatest_share(self):
-        slack, locality = self.options.locality_slack, self.caches
+        slack, locality = self.options.locality_slack, self.feeder.caches
         if not slack:
             return None
         mask, places = locality.workers.mask(self.open), []
@@ -114,7 +112,7 @@ class PlainSelection:
         return min(places, key=lambda place: place[0])[1:] if places else None
 
     def share(self, call):
-        matched = self.caches.matched_tokens(call, self.open)
+        matched = self.feeder.caches.matched_tokens(call, self.open)
         return matched / max(1, call.prompt_tokens)
 
     def worth(self, chosen, oldest):
@@ -156,7 +154,7 @@ class PlainSelection:
         allowed = any(entry.call is first for _, entry in among)
         if not allowed or first.remaining_tokens <= call.remaining_tokens:
             return call
-        matched = self.caches.matched_tokens
+        matched = self.feeder.caches.matched_tokens
         if needs_match and matched(first, self.open) < matched(call, self.open):
             return call
         return first
