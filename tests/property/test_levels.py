@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_worker import OneWorker
 from virtual_cluster import make_call, prompt
-from wsc_feeder import CachedFeeder
 
 from fairserve.benchmarks.policies.drr import Drr, DrrOptions
 from fairserve.benchmarks.policies.lcf import Lcf
@@ -24,6 +23,7 @@ from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.events import AppChanged
+from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.local.vtc_options import VtcOptions
@@ -263,7 +263,7 @@ def feeder(**options):
     known = Directory()
     profile = AppProfile((StageProfile(100, 0, 10),))
     known.take(AppChanged("app", profile, Limits()))
-    return CachedFeeder(known, locality, WscOptions(**options))
+    return WscFeeder(known, locality, WscOptions(**options))
 
 
 def call(call_id, path, *, output=10, tokens=SHORT, run=None):
@@ -273,15 +273,15 @@ def call(call_id, path, *, output=10, tokens=SHORT, run=None):
 
 
 def queue(wsc, new):
-    wsc.caches.register(new)
+    wsc._locality.register(new)
     wsc.add(new)
 
 
 def cache_long(wsc):
     seed = call("seed", ("nobody", "n"), tokens=LONG)
-    wsc.caches.register(seed)
-    wsc.caches.placed(seed, "w0")
-    wsc.caches.forget("seed")
+    wsc._locality.register(seed)
+    wsc._locality.placed(seed, "w0")
+    wsc._locality.forget("seed")
 
 
 def serve(wsc, *, end=True):
@@ -376,7 +376,7 @@ def test_a_restored_snapshot_of_wsc_continues_as_the_original(seed, levels):
     original = feeder(max_bypass=2)
     for number in range(60):
         do([original], number, rng.random())
-    restored = CachedFeeder(original._directory, original.caches, original.options)
+    restored = WscFeeder(original._directory, original._locality, original.options)
     restored.restore(json.loads(json.dumps(original.snapshot())), calls)
     assert restored.snapshot() == original.snapshot()
     for number in range(60, 120):

@@ -86,7 +86,7 @@ class ChangingProfiles:
         self.known.restore(state[1])
         self.feeder = made(self.known, self.options)
         for each in calls.values():
-            self.feeder.caches.register(each)
+            self.feeder._locality.register(each)
         self.feeder.restore(state[0], calls)
         assert self.counters == pytest.approx(before)
 

@@ -56,6 +56,8 @@ def test_statistics_move_up_with_the_importance():
     run = Run()
     run.place("a", (1, 240), (2, 80))
     run.place("b", (1, 240), (3, 80))
+    statistics = list(run.router._important.values())
+    assert [(s.calls, len(s.node.keys)) for s in statistics] == [(2, 15)]
     assert run.costs()[0] == pytest.approx((1 - 240 / 640) * 2 * 0.24 + 2 * 4.0)
 
 
@@ -110,6 +112,7 @@ def test_the_time_per_token_is_measured_by_ticks():
     run.router.started("a")
     run.router.tick(135.0)
     run.finish("a", 10)
+    assert run.router._loads.token_s["w0"].values() == [0.1, 0.5]
     run.place("b", (1, 320), on="w0")
     assert run.costs()[0] == pytest.approx(0.32 + 10 * (0.1 + 0.5) / 2)
 
@@ -119,8 +122,7 @@ def test_without_time_the_time_per_token_is_unchanged():
     run.place("a", (1, 320), on="w0")
     run.router.started("a")
     run.finish("a", 10)
-    run.place("b", (1, 320), on="w0")
-    assert run.costs()[0] == pytest.approx(0.32 + 10 * 0.1)
+    assert run.router._loads.token_s["w0"].values() == [0.1]
 
 
 def test_evicted_prompts_count_for_the_cost():

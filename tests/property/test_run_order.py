@@ -61,7 +61,7 @@ class FeederHistory:
                 feeder.requeue(ended)
             else:
                 feeder.finish(ended.call_id, used(ended))
-                feeder.caches.forget(ended.call_id)
+                feeder._locality.forget(ended.call_id)
         elif action < 0.95 and len(feeder):
             feeder.remove(self.waiting[int(lot * len(feeder))].call_id)
         else:
@@ -73,18 +73,20 @@ class FeederHistory:
         if chosen is not None:
             self.chosen = chosen
             self.feeder.dispatch(chosen.call_id, 0)
-            self.feeder.caches.placed(chosen, workers[0])
+            self.feeder._locality.placed(chosen, workers[0])
             self.running[chosen.call_id] = chosen
 
     def twin(self, run_order):
         """Return another feeder in the same state, restored from JSON."""
         feeder = made(directory(**APPS), WscOptions(run_order=run_order, **self.options))
-        state = json.loads(json.dumps([self.feeder.snapshot(), self.feeder.caches.snapshot(0.0)]))
+        state = json.loads(
+            json.dumps([self.feeder.snapshot(), self.feeder._locality.snapshot(0.0)])
+        )
         known = [*self.waiting, *self.running.values()]
         plain = json.loads(json.dumps([call_to_plain(each) for each in known]))
         calls = {each["call_id"]: call_from_plain(each) for each in plain}
         queue(feeder, call("gone", "a", run="a-0", left=99.0))  # earlier state is discarded
-        feeder.caches.restore(state[1], calls.values(), 0.0)
+        feeder._locality.restore(state[1], calls.values(), 0.0)
         feeder.restore(state[0], calls)
         return feeder
 
@@ -131,7 +133,7 @@ def test_the_next_run_is_that_of_arrival(seed):
         for _ in range(4):
             life.step()
         arrival, again = life.twin("arrival"), life.twin("critical_path")
-        matched = life.feeder.caches.matched_tokens
+        matched = life.feeder._locality.matched_tokens
         for workers in (["w0"], WORKERS):
             first, plain = life.feeder.peek(workers), arrival.peek(workers)
             restored = again.peek(workers)

@@ -181,7 +181,7 @@ def test_a_full_queue_rejects_nobody_under_his_share_and_loses_no_call(seed):
     for number in range(150):
         arrivals.step(number)
         arrivals.queued = {
-            call_id: (owner, arrivals.dispatcher.call(call_id).avoid != frozenset())
+            call_id: (owner, arrivals.dispatcher._live[call_id].call.avoid != frozenset())
             for call_id, (owner, _) in arrivals.queued.items()
         }
         state = arrivals.dispatcher

@@ -410,7 +410,6 @@ def test_tokens_are_equal_for_all_apps_but_slices_are_not(name, tokens_of_large)
     for worker in WORKERS:
         locality.add_worker(worker, 100_000)
     feeder = FEEDERS[name](known, locality)
-    feeder.caches = locality
     fill(feeder, "few", 100, app="large", tokens=prompt((9, 900)), output=90)
     fill(feeder, "many", 400, app="small", output=10)
     served = Counter()

@@ -34,7 +34,7 @@ class PlainSelection:
     def peek(self):
         if self.feeder.runs_first:
             match = self.match()
-            if match is None or not self.feeder.has_begun(match.interaction_id):
+            if match is None or match.interaction_id not in self.feeder._active_runs:
                 first = next(iter(self.active_in_order()), None)
                 if first is not None:
                     return self.first_of_run(first, self.may_continue)
@@ -100,7 +100,7 @@ class PlainSelection:
     # --- locality and progress --------------------------------------------------------------------
 
     def greatest_share(self):
-        slack, locality = self.options.locality_slack, self.feeder.caches
+        slack, locality = self.options.locality_slack, self.feeder._locality
         if not slack:
             return None
         mask, places = locality.workers.mask(self.open), []
@@ -112,7 +112,7 @@ class PlainSelection:
         return min(places, key=lambda place: place[0])[1:] if places else None
 
     def share(self, call):
-        matched = self.feeder.caches.matched_tokens(call, self.open)
+        matched = self.feeder._locality.matched_tokens(call, self.open)
         return matched / max(1, call.prompt_tokens)
 
     def worth(self, chosen, oldest):
@@ -124,7 +124,7 @@ class PlainSelection:
     def active_in_order(self):
         firsts = {}
         for node, entry in self.may_continue if self.feeder.runs_first else self.entries:
-            if self.feeder.has_begun(entry.call.interaction_id):
+            if entry.call.interaction_id in self.feeder._active_runs:
                 own = self.own_calls(entry.call)
                 counters = self.within(node, self.options.interaction_slack, own)
                 if counters is None:
@@ -154,7 +154,7 @@ class PlainSelection:
         allowed = any(entry.call is first for _, entry in among)
         if not allowed or first.remaining_tokens <= call.remaining_tokens:
             return call
-        matched = self.feeder.caches.matched_tokens
+        matched = self.feeder._locality.matched_tokens
         if needs_match and matched(first, self.open) < matched(call, self.open):
             return call
         return first

@@ -19,34 +19,26 @@ LONG = prompt((3, 96))
 """Prompt of 96 tokens that a test may put into a worker's cache; the prompts of calls are longer."""
 
 
-class CachedFeeder(WscFeeder):
-    """A feeder over caches that a test fills and reads."""
-
-    def __init__(self, known, caches, options):
-        super().__init__(known, caches, options)
-        self.caches = caches
-
-
 def made(known, options=WscOptions()):
     """Return a feeder with two workers, both with empty caches."""
     locality = Locality(seed=1)
     for worker in WORKERS:
         locality.add_worker(worker, 100_000)
-    return CachedFeeder(known, locality, options)
+    return WscFeeder(known, locality, options)
 
 
 def queue(feeder, new):
     """Queue a call as the dispatcher does, its keys first."""
-    feeder.caches.register(new)
+    feeder._locality.register(new)
     feeder.add(new)
 
 
 def cache(feeder, tokens, worker="w0"):
     """Put the tokens into the worker's cache."""
     seed = call("seed", "nobody", tokens=tokens)
-    feeder.caches.register(seed)
-    feeder.caches.placed(seed, worker)
-    feeder.caches.forget("seed")
+    feeder._locality.register(seed)
+    feeder._locality.placed(seed, worker)
+    feeder._locality.forget("seed")
 
 
 def directory(**apps):

@@ -12,7 +12,7 @@ from fairserve.platform.base.errors import InvalidRequestError, NotFoundError, U
 from fairserve.platform.fleet.fleet import Desired, FleetPart, merge
 from fairserve.platform.fleet.model_pools import MISSING_S, ModelPools
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.fleet.prompt import NoTokenizerError
+from fairserve.platform.fleet.prompt import BytesCounter, NoTokenizerError
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 
@@ -25,7 +25,7 @@ class Tokenizers:
         self.at_hub = set()
         """Names that have to be fetched."""
 
-    def load(self, name, *, fetch, chat=True):
+    def load(self, name, *, fetch):
         self.loaded.append((name, "fetched") if fetch else name)
         if name in self.slow and fetch == (name in self.at_hub):
             assert self.slow[name].wait(30)
@@ -101,6 +101,7 @@ async def test_the_smallest_worker_sets_the_context(world):
 
 
 async def test_a_model_has_the_tasks_that_all_its_workers_serve(world):
+    world.pools._load = lambda name, *, fetch, chat: Exact(name)
     world.join("a", tasks=("embed", "rerank"), kv_tokens=99, context=512)
     model = await world.served("m")
     assert (model.tasks, model.context_tokens) == ({"embed", "rerank"}, 512), "there is no cache"
@@ -119,9 +120,8 @@ async def test_each_model_has_its_own_tokenizer(world):
     world.pools.set_fleet(fleet(workers=named, tokenizers={"m": "/of/m"}))
     world.join("a", "m")
     world.join("b", "n")
-    assert (await world.served("m")).reader.source == "/of/m"
-    assert (await world.served("n")).reader.source == "n"
-    assert sorted(world.tokenizers.loaded) == ["/of/m", "n"]
+    assert (await world.served("m")).reader._counter.name == "/of/m"
+    assert (await world.served("n")).reader._counter.name == "n"
     assert (await world.served("m")).workers == {"a"}
     assert world.pools.workers() == {"m": ("a",), "n": ("b",)}
 
@@ -141,7 +141,8 @@ async def test_without_a_tokenizer_tokens_are_estimated(world, caplog):
     world.pools.set_fleet(fleet(tokenizers={"m": "broken"}))
     world.join("a")
     reader = (await world.served("m")).reader
-    assert (reader.source, reader.exact) == ("estimate", False)
+    assert isinstance(reader._counter, BytesCounter)
+    assert not reader.exact
     assert "token counts are estimates" in caplog.text
 
 
@@ -151,7 +152,7 @@ async def test_a_tokenizer_named_later_replaces_the_estimates(world):
     world.pools.set_fleet(fleet(tokenizers={"m": "/better"}))
     assert (await world.served("m")).reader is first.reader, "until the new one is there"
     await until(lambda: world.models.resolve("m", "").model.reader is not first.reader)
-    assert (await world.served("m")).reader.source == "/better"
+    assert (await world.served("m")).reader._counter.name == "/better"
     assert world.tokenizers.loaded == ["m", "/better"]
 
 
@@ -312,7 +313,7 @@ async def test_the_model_setting_applies_to_local_workers():
     world.join("a", "m")
     world.join("b", "n")
     assert (await world.served("m")).names == ("m", "/models/mine")
-    assert (await world.served("m")).reader.source == "/models/mine"
+    assert (await world.served("m")).reader._counter.name == "/models/mine"
     assert (await world.served("n")).names == ("n",)
     assert sorted(world.tokenizers.loaded) == ["/models/mine", "n"], "loaded once, ahead"
     await world.pools.close()

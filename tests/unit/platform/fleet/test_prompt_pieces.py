@@ -31,15 +31,15 @@ class Counting:
     """A tokenizer that records the characters that it encodes."""
 
     def __init__(self, inner):
-        self.inner = inner
+        self._inner = inner
         self.encoded = 0
 
     def __getattr__(self, name):
-        return getattr(self.inner, name)
+        return getattr(self._inner, name)
 
     def encode_batch_fast(self, texts, **options):
         self.encoded += sum(map(len, texts))
-        return self.inner.encode_batch_fast(texts, **options)
+        return self._inner.encode_batch_fast(texts, **options)
 
 
 def conversation(turns, length=800):
@@ -53,7 +53,7 @@ def conversation(turns, length=800):
 def encoded_by(backend, encoder, text, tenant="tenant"):
     before = backend.encoded
     ids, _ = encoder.encode(text, tenant)
-    assert len(ids) == len(backend.inner.encode(text).ids)
+    assert len(ids) == len(backend._inner.encode(text).ids)
     return backend.encoded - before
 
 
@@ -110,12 +110,12 @@ def test_texts_are_not_cut_at_special_tokens_that_are_encoded_as_text():
 
 
 def test_special_tokens_of_the_tokenizer_belong_to_the_whole(backend):
-    backend.inner.post_processor = TemplateProcessing(f"{BEGIN} $A", special_tokens=[(BEGIN, 256)])
+    backend._inner.post_processor = TemplateProcessing(f"{BEGIN} $A", special_tokens=[(BEGIN, 256)])
     encoder = PieceEncoder(backend, TEMPLATE)
     text = conversation(3)
     ids, before = encoder.encode(text, "tenant", special=True, mark=5)
-    assert ids.tolist() == backend.inner.encode(text).ids
-    assert before == backend.inner.encode(text).char_to_token(5)
+    assert ids.tolist() == backend._inner.encode(text).ids
+    assert before == backend._inner.encode(text).char_to_token(5)
 
 
 # --- the table ----------------------------------------------------------------------------------------

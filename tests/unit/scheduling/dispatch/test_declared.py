@@ -66,15 +66,15 @@ def test_a_failed_run_ends_its_calls(cancel):
     assert outcomes == ({"cancelled"} if cancel else {"completed"})
     over = cluster.interactions["R"]
     assert (over.state, over.cause, over.calls) == ("aborted", "failed", 4)
-    assert not cluster.dispatcher.first.feeder.has_begun("R")
+    assert not cluster.dispatcher.first.feeder._active_runs.interactions
 
 
 # --- restored runs --------------------------------------------------------------------------------
 
 
-def in_progress(cluster, *, runs=("R",)):
+def in_progress(cluster):
     return {
-        model: {run for run in runs if pool.feeder.has_begun(run)}
+        model: set(pool.feeder._active_runs.interactions)
         for model, pool in cluster.dispatcher.pools.items()
     }
 
@@ -141,4 +141,4 @@ def test_a_snapshot_keeps_a_declared_run():
     other.restore(state, 0.0)
     assert json.loads(json.dumps(other.snapshot(0.0))) == state
     assert other.tracker.get("R").declared
-    assert other.first.feeder.has_begun("R")
+    assert other.first.feeder._active_runs.interactions == ["R"]

@@ -192,16 +192,15 @@ def test_networks_are_read_from_the_settings():
 
 
 def test_networks_allowed_by_the_operator_pass():
-    allowed = (ip_network("10.1.0.0/16"), ip_network("fd00::/8"))
     guard = Guard(
-        allowed=allowed,
+        allowed=(ip_network("10.1.0.0/16"), ip_network("fd00::/8")),
         resolve=resolver("10.1.2.3", "fd00::1", "::ffff:10.1.2.3"),
     )
     assert len(guard.check("http://inside.example/").addresses) == 3
-    public = Guard(allowed=allowed, resolve=resolver(PUBLIC))
+    public = Guard(allowed=guard._allowed, resolve=resolver(PUBLIC))
     assert public.check("https://outside.example/")
     with pytest.raises(UnsafeUrlError, match="is reached by http; allowed: https"):
         public.check("http://outside.example/")
     for other in ("10.2.0.1", "127.0.0.1", "::ffff:10.2.0.1", "fe80::1"):
         with pytest.raises(UnsafeUrlError, match="not public"):
-            Guard(allowed=allowed, resolve=resolver(other)).check("https://inside.example/")
+            Guard(allowed=guard._allowed, resolve=resolver(other)).check("https://inside.example/")
