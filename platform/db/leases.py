@@ -13,6 +13,10 @@ A background pass finds its work in a table and claims one row, or a few, in a s
 Every write of a holder is fenced: it applies only while the columns in :attr:`LeasedTable.fence` are
 unchanged. A holder that lost its lease or was cancelled changes nothing.
 
+Servers hold many rows for long: :meth:`LeasedTable.claim` takes the next ones by tenant, and
+:meth:`LeasedTable.renew_all` renews them in two statements. The only server of a database need not wait
+for the leases of the one before: :meth:`LeasedTable.void` ends them.
+
 Cost: one SELECT and one UPDATE for a claim, one UPDATE for each renewal and for the end.
 A time beyond ``LONGEST_LEASE`` or ``LONGEST_WAIT`` was written before the clock went back, and is void.
 Weakness: a lease expires by the clocks of the processes, which must agree to well within its duration.
@@ -21,21 +25,26 @@ Weakness: a lease expires by the clocks of the processes, which must agree to we
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Select, and_, or_, select, update
+from sqlalchemy import ColumnElement, Select, Table, and_, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.base import Base
-from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.many_keys import in_keys, key_parameter
 
 Row = TypeVar("Row", bound=Base)
 Statement = TypeVar("Statement", bound=Select[*tuple[Any, ...]])
+Key = tuple[Any, ...]
+"""Values of a primary key."""
 
 
 class RowLeaseLostError(Exception):
@@ -45,28 +54,31 @@ class RowLeaseLostError(Exception):
 LONGEST_LEASE = timedelta(hours=1)
 LONGEST_WAIT = timedelta(days=2)
 """Upper bound of the pause before the next attempt at a row."""
+MAX_SEEN = 1_000
+"""Waiting rows among which a claim selects."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedTable(Generic[Row]):
-    """A table of work items with columns ``state`` and ``lease_until``, and the names of the others."""
+    """A table of work items with a column ``lease_until``, and the names of the others."""
 
     model: type[Row]
     unfinished: tuple[str, ...]
     """States of rows that wait for work or are being worked on."""
-    attempts: str
-    """Column that counts attempts."""
+    attempts: str | None
+    """Column that counts attempts; None: a row has one holder, which inserts it."""
     fence: tuple[str, ...]
     """Columns that together differ between any two claims of a row: a count that is never reset, with
     the state that a claim sets; or ``lease_until``, if leases are not renewed."""
     due_at: str | None = None
     """Column with the time before which a row is not due; None: all unfinished rows are due."""
+    state: str = "state"
 
     def waiting(self, now: datetime) -> ColumnElement[bool]:
         """Return the condition for rows that are due and have no valid lease."""
         column = self._column
         found = [
-            column("state").in_(self.unfinished),
+            column(self.state).in_(self.unfinished),
             or_(
                 column("lease_until").is_(None),
                 column("lease_until") < now,
@@ -88,13 +100,89 @@ class LeasedTable(Generic[Row]):
 
     def take(self, row: Row, now: datetime, duration: timedelta) -> None:
         """Claim a row that :meth:`due` has locked. The caller sets its state and commits."""
+        assert self.attempts is not None, "its rows are never claimed again"
         setattr(row, self.attempts, getattr(row, self.attempts) + 1)
         row.lease_until = now + duration  # type: ignore[attr-defined]  # a column of each such table
 
     def lease(self, row: Row) -> RowLease[Row]:
         """Return the lease that the row's current values represent."""
-        key = tuple(column.name for column in self.model.__table__.primary_key)
-        return RowLease(self, {name: getattr(row, name) for name in (*key, *self.fence)})
+        return RowLease(self, {name: getattr(row, name) for name in (*self._key, *self.fence)})
+
+    # --- many rows of one process -----------------------------------------------------------------
+
+    def claim(
+        self,
+        sessions: SessionFactory,
+        own: Mapping[Key, str],
+        now: datetime,
+        duration: timedelta,
+        *,
+        full: Collection[str] = (),
+        most: int = 1,
+    ) -> list[Row]:
+        """Claim up to ``most`` rows, the oldest ones of the tenants that have the fewest here.
+
+        ``own`` has the tenants of the rows that this process holds, ``full`` those that may have no
+        more. The table has the columns ``tenant_id`` and ``created_at``.
+        """
+        key = [self._column(name) for name in self._key]
+        tenant_id = self._column("tenant_id")
+        waiting = (
+            select(*key, tenant_id.label("tenant"))
+            .where(self.waiting(now), tenant_id.not_in(full))
+            .order_by(self._column("created_at"), *key)
+            .limit(MAX_SEEN)
+        )
+        with sessions() as session:
+            found = [tuple(row) for row in read_only(session).execute(waiting)]
+        held = Counter(own.values())
+        claimed: list[Row] = []
+        for *values, _ in sorted(found, key=lambda each: held[each[-1]]):
+            if len(claimed) == most:
+                break
+            if tuple(values) in own:
+                continue
+            with sessions.begin() as session:
+                due = select(self.model).where(*map(operator.eq, key, values))
+                row = session.scalars(self.due(due, now)).one_or_none()
+                if row is not None:
+                    self.take(row, now, duration)
+                    claimed.append(row)
+        return claimed
+
+    def locked(self, session: Session, keys: Iterable[Key]) -> dict[Key, tuple[Any, ...]]:
+        """Lock rows in the order of their keys; return the values of their keys and fences by key."""
+        key = [self._column(name) for name in self._key]
+        fence = [self._column(name) for name in self.fence]
+        which = in_keys(key, session.get_bind().dialect.name)
+        query = select(*key, *fence).where(which).order_by(*key).with_for_update()
+        rows = map(tuple, session.execute(query, key_parameter(keys)))
+        return {row[: len(key)]: row for row in rows}
+
+    def renew_all(
+        self, session: Session, leases: Collection[RowLease[Row]], until: datetime
+    ) -> list[RowLease[Row]]:
+        """Extend leases; return those that are lost. The caller commits."""
+        held = set(self.locked(session, (lease.key for lease in leases)).values())
+        table = self.model.__table__
+        assert isinstance(table, Table)
+        which = in_keys(list(table.primary_key), session.get_bind().dialect.name)
+        keys = [lease.key for lease in leases if lease.values in held]
+        session.execute(
+            update(table).where(which).values(lease_until=until),
+            key_parameter(keys),
+        )
+        return [lease for lease in leases if lease.values not in held]
+
+    def void(self, session: Session) -> None:
+        """End the leases of processes that are known to have ended. The caller commits."""
+        unfinished = self._column(self.state).in_(self.unfinished)
+        held = self._column("lease_until").is_not(None)
+        session.execute(update(self.model).where(unfinished, held).values(lease_until=None))
+
+    @property
+    def _key(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.model.__table__.primary_key)
 
     def _column(self, name: str) -> Any:
         return getattr(self.model, name)
@@ -107,6 +195,16 @@ class RowLease(Generic[Row]):
     table: LeasedTable[Row]
     identity: dict[str, object] = field(repr=False)
     """Values of the primary key and of the fence."""
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the values of the primary key and of the fence."""
+        return tuple(self.identity.values())
+
+    @property
+    def key(self) -> Key:
+        """Return the primary key."""
+        return self.values[: len(self.identity) - len(self.table.fence)]
 
     def locked_row(self, session: Session) -> Row | None:
         """Return the row, locked until the commit, or None if the lease is lost."""

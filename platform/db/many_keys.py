@@ -32,4 +32,4 @@ def in_keys(columns: Sequence[Any], dialect: str) -> ColumnElement[bool]:
 
 def key_parameter(keys: Iterable[Sequence[str]]) -> dict[str, str]:
     """Return the parameter of :func:`in_keys`. Texts are as in the database (``fitting_text``)."""
-    return {KEYS: orjson.dumps(list(keys)).decode()}
+    return {KEYS: orjson.dumps(list(map(tuple, keys))).decode()}

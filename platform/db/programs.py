@@ -27,6 +27,10 @@ class ProgramRow(Base):
     app_id: Mapped[str] = mapped_column(ForeignKey("apps.id", ondelete="CASCADE"), primary_key=True)
     id: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
     user_id: Mapped[str] = mapped_column(String(NAME_CHARS))
+    attempt: Mapped[int]
+    """Number of the last claim, which fences its writes."""
+    lease_until: Mapped[datetime | None]
+    """End of the lease of the process that runs the program."""
     declaration: Mapped[dict[str, Any]] = mapped_column(JSON)
     """The declaration as accepted."""
     limits: Mapped[dict[str, int]] = mapped_column(JSON)
@@ -34,7 +38,7 @@ class ProgramRow(Base):
     state: Mapped[str] = mapped_column(String(16))
     """``running``, ``complete``, ``failed`` or ``cancelled``."""
     reason: Mapped[str] = mapped_column(String(TEXT_CHARS))
-    """Reason of the cancellation or failure."""
+    """Reason of the cancellation or failure; of a running program, that of the cancellation to come."""
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
 

@@ -42,6 +42,8 @@ class StoredResponse(Base):
     conversation_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
     status: Mapped[str] = mapped_column(String(16))
     """``queued`` in the background until it ends, then the status of the response."""
+    lease_until: Mapped[datetime | None]
+    """End of the lease of the process that runs it in the background."""
     created_at: Mapped[datetime]
     items: Mapped[list[Any]] = mapped_column(JSON)
     """Items of its own input."""

@@ -163,10 +163,11 @@ class Platform:
         self.responses, self.conversations = serving.responses, serving.conversations
         self.programs = serving.programs
         self.files, self.batches = serving.files, serving.batches
-        await asyncio.to_thread(self.files.abandon_earlier)
+        await asyncio.to_thread(recovery.end_claims, self.sessions)
         await self._start_fleet(stored.fleet, stored.system)
         await self.programs.start()
         self.batches.start()
+        self.responses.start()
         self.jobs.start()
         openings = retry_openings(self.control.openings.retry)
         background = (self.profile_changes.run(), openings, self.monitoring.history.run())

@@ -22,7 +22,11 @@ from fairserve.platform.fleet.fleet import StoredFleet
 from fairserve.platform.fleet.repository import load_stored
 from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.batches.repository import BATCHES
+from fairserve.platform.serving.files.repository import abandon
 from fairserve.platform.serving.interactions.restoring import restore_interactions
+from fairserve.platform.serving.programs.repository import PROGRAMS
+from fairserve.platform.serving.responses.repository import RESPONSES
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.platform.tenancy.prices.repository import load_book
@@ -74,6 +78,19 @@ def load_stored_state(sessions: SessionFactory, settings: Settings) -> StoredSta
     with sessions() as session:
         prices = load_book(session)
     return StoredState(system, versions, events, fleet, prices)
+
+
+def end_claims(sessions: SessionFactory) -> None:
+    """End the claims of earlier servers on batches, programs, responses, and files that they wrote.
+
+    Only for a server that holds the database: that proves that the others have ended. Else a claim ends
+    when its lease runs out (:mod:`fairserve.platform.serving.claims`).
+    """
+    with sessions.begin() as session:
+        BATCHES.void(session)
+        PROGRAMS.void(session)
+        RESPONSES.void(session)
+        abandon(session, utc_now())
 
 
 async def restore(

@@ -25,7 +25,9 @@ from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.batches import Batch, BatchResult, File
 from fairserve.platform.db.leases import RowLeaseLostError
-from fairserve.platform.serving.batches import execution, repository, service
+from fairserve.platform.server.recovery import end_claims
+from fairserve.platform.serving import claims
+from fairserve.platform.serving.batches import execution, repository
 from fairserve.platform.serving.batches.execution import BatchExecutionOptions
 from fairserve.platform.serving.batches.repository import Result
 from fairserve.platform.serving.batches.schemas import BatchCreate
@@ -145,7 +147,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
-    monkeypatch.setattr(service, "POLL_S", 0.02)
+    monkeypatch.setattr(claims, "POLL_S", 0.02)
     monkeypatch.setattr(execution, "SAVE_S", 0.0)
     monkeypatch.setattr(execution, "BACKOFF", Backoff(0.001, 0.001))
 
@@ -233,7 +235,7 @@ async def test_a_batch_of_a_dead_server_is_continued_once_by_one_of_several(worl
         await until(lambda: world.calls.running == 4)
         first._task.cancel()  # it renews no lease from now on, and does not know it
         dead = first._live[batch_id].execution
-        world.ahead += repository.LEASE + timedelta(seconds=1)
+        world.ahead += claims.LEASE + timedelta(seconds=1)
         others = Calls()
         others.released.set()
         async with world.server(others) as _, world.server(others) as _:
@@ -401,7 +403,7 @@ async def test_reservations_end_with_the_server_that_made_them(world):
     with pytest.raises(RateLimitedError):
         await asyncio.to_thread(killed.reserve, OWNER, "batch", 1)
     server = Files(world.sessions, world.store, options, world.now)
-    await asyncio.to_thread(server.abandon_earlier)
+    await asyncio.to_thread(end_claims, world.sessions)
     await asyncio.to_thread(server.reserve, OWNER, "batch", 900)
     assert delete_old(world.sessions, world.store, world.now()) == 1
     with world.sessions() as session:

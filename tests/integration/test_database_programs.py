@@ -12,6 +12,7 @@ from fairserve.interactions.programs.program import ProgramLimits, parse_program
 from fairserve.interactions.programs.program_run import ProgramRun
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.programs import ProgramRow, ProgramStep
+from fairserve.platform.serving.claims import LEASE
 from fairserve.platform.serving.programs import repository
 from fairserve.platform.serving.programs.repository import ProgramChange, ProgramKey, SavedProgram
 
@@ -53,6 +54,13 @@ def apply(sessions, *changes):
         return repository.apply(session, changes)
 
 
+def claim(sessions, now=NOW, own=(), most=9):
+    """Claim programs; return their keys and the numbers of their claims."""
+    held = {tuple(key): key.tenant for key in own}
+    rows = repository.PROGRAMS.claim(sessions, held, now, LEASE, most=most)
+    return [(ProgramKey(row.tenant_id, row.app_id, row.id), row.attempt) for row in rows]
+
+
 def count(sessions, model):
     with sessions() as session:
         return session.scalar(select(func.count()).select_from(model))
@@ -73,7 +81,7 @@ def test_saved_programs_are_restored(apps):
         lambda: run.failed("each[0]", "no\x00", again=True),
     ):
         event()
-        assert apply(apps, ProgramChange(KEY, run.changes())) == {KEY}
+        assert apply(apps, ProgramChange(KEY, 0, run.changes())) == {KEY: 0}
     found = repository.find(apps, KEY)
     assert found.limits == ProgramLimits(nodes=7)
     again = ProgramRun.restore(program, found.run_state)
@@ -84,12 +92,12 @@ def test_saved_programs_are_restored(apps):
 def test_saving_the_end_changes_no_other_program(apps):
     insert(apps, saved())
     insert(apps, saved(KEY._replace(app="b")))
-    end = ProgramChange(KEY, state="cancelled", reason="enough", ended_at=NOW)
-    assert apply(apps, end) == {KEY}
+    end = ProgramChange(KEY, 0, state="cancelled", reason="enough", ended_at=NOW)
+    assert apply(apps, end) == {KEY: 0}
     found = repository.find(apps, KEY)
     assert (found.state, found.reason, found.ended_at) == ("cancelled", "enough", NOW)
     assert repository.find(apps, KEY._replace(app="b")).state == "running"
-    assert repository.running(apps) == [(KEY._replace(app="b"), "")]
+    assert claim(apps) == [(KEY._replace(app="b"), 1)]
 
 
 def test_a_program_id_is_used_once(apps):
@@ -106,13 +114,37 @@ def test_a_program_of_an_unknown_app_is_rejected(apps):
         insert(apps, saved(KEY._replace(app="c")))
 
 
-def test_running_programs_are_listed_oldest_first(apps):
+@databases.ON_BOTH
+def test_waiting_programs_are_claimed_oldest_first_and_once(apps):
     keys = [KEY._replace(run_id=name) for name in ("c", "a", "b")]
     for number, key in enumerate(keys):
         insert(apps, saved(key, created_at=NOW + timedelta(seconds=number)))
-    assert repository.running(apps) == [(key, "") for key in keys]
+    insert(apps, saved(KEY, attempt=1))
+    assert claim(apps, most=2) == [(keys[0], 1), (keys[1], 1)]
+    assert claim(apps) == [(keys[2], 1)], "others have a lease"
+    assert claim(apps, NOW + LEASE) == []
+    assert claim(apps, NOW + LEASE + timedelta(seconds=1), own=keys) == [(KEY, 2)]
 
 
+@databases.ON_BOTH
+def test_a_program_is_written_by_its_last_claim_only(apps):
+    insert(apps, saved(attempt=1))
+    first = repository.lease(KEY, 1)
+    assert repository.renew(apps, [first], NOW + LEASE) == (set(), {})
+    assert claim(apps, NOW + 2 * LEASE) == [], "its lease was renewed"
+    assert claim(apps, NOW + 3 * LEASE) == [(KEY, 2)]
+    late = {"tasks": {"list": {"attempt": 1}}}
+    assert apply(apps, ProgramChange(KEY, 1, late, "complete", ended_at=NOW)) == {KEY: 2}
+    found = repository.find(apps, KEY)
+    assert (found.state, found.steps["tasks"]) == ("running", {})
+    assert repository.renew(apps, [first], NOW) == ({KEY}, {})
+    repository.release(apps, first)
+    assert claim(apps, NOW + 3 * LEASE) == [], "another's lease is not released"
+    repository.release(apps, repository.lease(KEY, 2))
+    assert claim(apps, NOW) == [(KEY, 3)]
+
+
+@databases.ON_BOTH
 @pytest.mark.parametrize(
     ("table", "id", "column", "reason"),
     [
@@ -122,23 +154,35 @@ def test_running_programs_are_listed_oldest_first(apps):
         (App, "a", "deleted_at", "its app was deleted"),
     ],
 )
-def test_programs_of_stopped_owners_do_not_continue(apps, table, id, column, reason):
-    insert(apps, saved())
-    insert(apps, saved(KEY._replace(run_id="second")))
+def test_programs_of_stopped_owners_are_to_be_cancelled(apps, table, id, column, reason):
+    insert(apps, saved(attempt=1))
+    lease = repository.lease(KEY, 1)
+    assert repository.renew(apps, [lease], NOW) == (set(), {})
     with apps.begin() as session:
         setattr(session.get(table, id), column, NOW)
-    assert {why for _, why in repository.running(apps)} == {reason}
+    assert repository.renew(apps, [lease], NOW) == (set(), {KEY: reason})
+
+
+def test_the_first_reason_of_a_cancellation_counts(apps):
+    insert(apps, saved(attempt=1))
+    insert(apps, saved(KEY._replace(app="b"), attempt=1))
+    for reason in ("enough", "too much"):
+        repository.request_cancel(apps, repository.is_program(KEY), reason)
+    leases = [repository.lease(KEY._replace(app=app), 1) for app in "ab"]
+    assert repository.renew(apps, leases, NOW) == (set(), {KEY: "enough"})
+    assert repository.any_running(apps, repository.of_user("t", "ann"))
+    assert not repository.any_running(apps, repository.of_user("t", "bob"))
 
 
 def test_deletion_cascades_from_app_to_program_to_steps(apps):
     insert(apps, saved())
     steps = {"nodes": {"list": {"state": "running"}}, "tasks": {"list": {"attempt": 1}}}
-    apply(apps, ProgramChange(KEY, steps))
+    apply(apps, ProgramChange(KEY, 0, steps))
     assert count(apps, ProgramStep) == 2
     with apps.begin() as session:
         session.delete(session.get(App, "a"))
     assert (count(apps, ProgramRow), count(apps, ProgramStep)) == (0, 0)
-    assert apply(apps, ProgramChange(KEY, steps)) == set()
+    assert apply(apps, ProgramChange(KEY, 0, steps)) == {}
     assert count(apps, ProgramStep) == 0
 
 
@@ -147,7 +191,7 @@ def test_old_ended_programs_are_deleted_with_their_outputs(apps):
         key = KEY._replace(run_id=f"{days}")
         insert(apps, saved(key))
         steps = {"tasks": {"list": {"output": "text"}}}
-        apply(apps, ProgramChange(key, steps, "complete", ended_at=NOW + timedelta(days=days)))
+        apply(apps, ProgramChange(key, 0, steps, "complete", ended_at=NOW + timedelta(days=days)))
     insert(apps, saved())
     deleted = []
     for _ in range(3):
@@ -169,7 +213,7 @@ def test_concurrent_writes_succeed(apps):
 
     def write(key):
         for attempt in range(1, 21):
-            apply(apps, ProgramChange(key, {"tasks": {"list": {"attempt": attempt}}}))
+            apply(apps, ProgramChange(key, 0, {"tasks": {"list": {"attempt": attempt}}}))
 
     threads = [threading.Thread(target=write, args=(key,)) for key in keys]
     for thread in threads:

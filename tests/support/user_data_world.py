@@ -188,7 +188,7 @@ class World:
                 "nodes": {f"n{number}": {"output": "dear ann"} for number in range(250)},
                 "tasks": {"n0": {"state": "done"}},
             }
-            programs.apply(session, [ProgramChange(key, steps)])
+            programs.apply(session, [ProgramChange(key, 0, steps)])
             plant_responses(session, key, user, datetime.fromtimestamp(self.began_at, UTC))
         records = self.records(tenant, app, user)
         self.write(*records, [self.opened(tenant, app, user)])

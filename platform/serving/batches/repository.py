@@ -6,10 +6,9 @@ Every write of the process that runs a batch is fenced by the number of its clai
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import delete, func, insert, or_, select, update
@@ -19,13 +18,11 @@ from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.batches import Batch, BatchResult
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App, Tenant
-from fairserve.platform.db.leases import LeasedTable, RowLeaseLostError
+from fairserve.platform.db.leases import LeasedTable
+from fairserve.platform.serving.claims import LEASE
 from fairserve.platform.serving.files.repository import UNFINISHED, FileOwner, beyond
 
 BATCHES = LeasedTable(Batch, unfinished=UNFINISHED, attempts="attempt", fence=("attempt",))
-LEASE = timedelta(seconds=10)
-MAX_SEEN = 1_000
-"""Waiting batches among which a claim selects."""
 DELETED_RESULTS = 500
 """Results that one transaction deletes."""
 READ_RESULTS = 100
@@ -86,25 +83,10 @@ def claim(
 
     ``running`` are the batches that this process runs, ``places`` what they use.
     """
-    own = {batch.id for batch in running}
-    counts = Counter(batch.tenant_id for batch in running)
-    full = [tenant for tenant in counts if places.full(tenant)]
-    with sessions() as session:
-        waiting = read_only(session).execute(
-            select(Batch.id, Batch.tenant_id)
-            .where(BATCHES.waiting(now), Batch.tenant_id.not_in(full), Batch.id.not_in(own))
-            .order_by(Batch.created_at, Batch.id)
-            .limit(MAX_SEEN)
-        )
-        found = [(batch_id, tenant) for batch_id, tenant in waiting]
-    for batch_id, _ in sorted(found, key=lambda each: counts[each[1]]):
-        with sessions.begin() as session:
-            due = BATCHES.due(select(Batch).where(Batch.id == batch_id), now)
-            batch = session.scalars(due).one_or_none()
-            if batch is not None:
-                BATCHES.take(batch, now, LEASE)
-                return batch
-    return None
+    own = {(batch.id,): batch.tenant_id for batch in running}
+    full = [tenant for tenant in set(own.values()) if places.full(tenant)]
+    claimed = BATCHES.claim(sessions, own, now, LEASE, full=full)
+    return claimed[0] if claimed else None
 
 
 def renew(
@@ -114,13 +96,9 @@ def renew(
 
     The batches of an app or tenant that was suspended or deleted are cancelled.
     """
-    lost: set[str] = set()
     with sessions.begin() as session:
-        for batch in running:
-            try:
-                BATCHES.lease(batch).renew(session, now + LEASE)
-            except RowLeaseLostError:
-                lost.add(batch.id)
+        leases = [BATCHES.lease(batch) for batch in running]
+        lost = {lease.key[0] for lease in BATCHES.renew_all(session, leases, now + LEASE)}
         ids = [batch.id for batch in running]
         session.execute(
             update(Batch)

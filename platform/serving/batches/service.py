@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from fairserve.platform.base.bulkhead import work_for
 from fairserve.platform.base.errors import (
     ConflictError,
@@ -35,6 +33,7 @@ from fairserve.platform.serving.batches.execution import BatchExecution, BatchEx
 from fairserve.platform.serving.batches.line_calls import RelayedCalls
 from fairserve.platform.serving.batches.schemas import BatchCreate, BatchQuery
 from fairserve.platform.serving.bodies import BodyMemory
+from fairserve.platform.serving.claims import keep_claims
 from fairserve.platform.serving.files import repository as files_repository
 from fairserve.platform.serving.files.repository import UNFINISHED, FileOwner
 from fairserve.platform.serving.files.service import Files
@@ -45,8 +44,6 @@ logger = logging.getLogger(__name__)
 
 MOST_KEPT = RowBounds(10_000)
 """Batches of a tenant; beyond that its oldest ended ones are deleted."""
-POLL_S = 2.0
-"""Interval at which waiting batches are looked up, and leases are renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +99,8 @@ class Batches:
 
     def start(self) -> None:
         """Run batches, those of earlier processes included."""
-        self._task = asyncio.create_task(self._run(), name="batches")
+        work = keep_claims("batches", self._renew, self._claim, self._woken)
+        self._task = asyncio.create_task(work, name="batches")
 
     def pause(self) -> None:
         """Claim no more batches and send no more calls; results that complete are saved."""
@@ -221,25 +219,6 @@ class Batches:
             return batch
 
     # --- running ----------------------------------------------------------------------------------
-
-    async def _run(self) -> None:
-        away = False
-        while True:
-            self._woken.clear()
-            try:
-                await self._renew()
-                while await self._claim():
-                    pass
-                away = False
-            except SQLAlchemyError as error:
-                if not away:
-                    logger.warning("batches wait for the database: %s", type(error).__name__)
-                away = True
-            try:
-                async with asyncio.timeout(POLL_S):
-                    await self._woken.wait()
-            except TimeoutError:
-                continue
 
     async def _renew(self) -> None:
         running = [live.execution.batch for live in self._live.values()]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -40,6 +41,10 @@ from fairserve.platform.serving.in_database import in_database
 logger = logging.getLogger(__name__)
 
 _RETRY = {"Retry-After": "60"}
+RESERVED = timedelta(hours=1)
+"""Time after its last use for which a file that is written is kept."""
+KEEP_S = 600.0
+"""Shortest time between two extensions of a reservation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ class Files:
         most = self.options.max_bytes
         reserved = most if size_bytes is None else min(size_bytes, most)
         file_id = await in_database(self.reserve, owner, "batch", reserved)
-        writer = _Upload(await asyncio.to_thread(self._store.writer, file_id), most)
+        writer = _Upload(await asyncio.to_thread(self.writer, file_id), most)
         try:
             form = Form(boundary)
             await form.read(body, writer.write)
@@ -137,20 +142,15 @@ class Files:
                 state="writing",
                 size_bytes=size_bytes,
                 created_at=now,
-                expires_at=now + self.options.retention,
+                expires_at=now + RESERVED,
             )
             session.add(file)
         self._undropped -= undropped
         return file.id
 
-    def abandon_earlier(self) -> None:
-        """End the reservations of earlier servers, before this one makes any. Blocks."""
-        with self._sessions.begin() as session:
-            repository.abandon(session, self._now())
-
     def writer(self, file_id: str) -> FileWriter:
-        """Return the writer of a reserved file. Blocks."""
-        return self._store.writer(file_id)
+        """Return the writer of a reserved file, which keeps the reservation. Blocks."""
+        return _Writer(self._store.writer(file_id), lambda: self._keep(file_id))
 
     def complete(
         self,
@@ -189,6 +189,11 @@ class Files:
         with self._sessions() as session:
             read_only(session)
             return self._bytes_over(session, tenant_id, 0)
+
+    def _keep(self, file_id: str) -> None:
+        with self._sessions.begin() as session:
+            until = self._now() + RESERVED
+            session.execute(update(File).where(File.id == file_id).values(expires_at=until))
 
     # --- steps, in a thread -----------------------------------------------------------------------
 
@@ -252,6 +257,21 @@ class Files:
                 )
             repository.abandon(session, self._now(), File.id == file.id)
         _delete(self._sessions, self._store, file_id)
+
+
+class _Writer:
+    """Writes a file, and calls ``keep`` now and then."""
+
+    def __init__(self, writer: FileWriter, keep: Callable[[], None]) -> None:
+        self._writer, self._keep = writer, keep
+        self.close, self.discard = writer.close, writer.discard
+        self._keep_s = time.monotonic() + KEEP_S
+
+    def write(self, data: bytes) -> None:
+        if time.monotonic() >= self._keep_s:
+            self._keep()
+            self._keep_s = time.monotonic() + KEEP_S
+        self._writer.write(data)
 
 
 class _Upload:

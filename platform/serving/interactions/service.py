@@ -69,16 +69,24 @@ class Interactions:
             view = await self._programs.submit(
                 owner, opening.declaration, opening.program, opening.size_bytes
             )
-            return await self._with_program(of_view(view))
+            found = of_view(view)
+            found.program = await self._programs.view(owner.key)
+            return found
         sink = None if body.sink is None else core_call_id(core_id, body.sink)
         view = await self._control.open_interaction(core_id, self._tenant, self._app, user, sink)
         return of_view(view)
 
     async def get(self, run_id: str) -> InteractionOut:
         """Return a run, with its program if it has one. Raises NotFoundError."""
-        found = await self._find(run_id)
+        key = self._key(run_id)
+        elsewhere = await self._programs.runs_elsewhere(key)
         try:
-            return await self._with_program(found)
+            saved = await self._programs.view(key) if elsewhere else None
+            found = await self._find(run_id)
+            if found.ended_at is not None or self._programs.is_live(key):
+                saved = await self._programs.view(key)
+            found.program = saved
+            return found
         except OperationalError as error:
             raise unavailable() from error
 
@@ -95,13 +103,6 @@ class Interactions:
         if row is None:
             raise _not_found()
         return of_row(row)
-
-    async def _with_program(self, found: InteractionOut) -> InteractionOut:
-        """Add the program. A live run without a live program has none in the database either."""
-        key = self._key(found.id)
-        if found.ended_at is not None or self._programs.is_live(key):
-            found.program = await self._programs.view(key)
-        return found
 
     async def graph(self, run_id: str, *, limit: int = MAX_NODES, offset: int = 0) -> GraphOut:
         """Return a page of the calls of a run, and the figures of all of them.
@@ -135,7 +136,7 @@ class Interactions:
         Raises NotFoundError, or ConflictError for one that has ended or is a program's.
         """
         core_id = core_run_id(self._app, checked(run_id))
-        if self._programs.is_live(self._key(run_id)):
+        if await self._is_program(run_id):
             raise ConflictError(
                 "a program ends by itself; DELETE cancels it", code="program_run", param="id"
             )
@@ -149,7 +150,7 @@ class Interactions:
         A program shows the reason.
         """
         core_id = core_run_id(self._app, checked(run_id))
-        if self._programs.is_live(self._key(run_id)):
+        if await self._is_program(run_id):
             await self._programs.cancel(self._key(run_id), reason)
         else:
             await self._control.close_interaction(core_id, cancel=True)
@@ -167,6 +168,11 @@ class Interactions:
         await read()
         events = RunEvents(core_id, self._key(run_id), sharer)
         return events.stream(self._control, self._programs, read, keepalive_s)
+
+    async def _is_program(self, run_id: str) -> bool:
+        """Return whether a program runs here or, as far as the database answers, elsewhere."""
+        key = self._key(run_id)
+        return self._programs.is_live(key) or await self._programs.runs_elsewhere(key)
 
     def _key(self, run_id: str) -> ProgramKey:
         return ProgramKey(self._tenant, self._app, run_id)

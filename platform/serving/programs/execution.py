@@ -28,6 +28,7 @@ from fairserve.platform.base.errors import (
 )
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.serving.programs.events import ProgramEvent, events_of
 from fairserve.platform.serving.programs.repository import ProgramChange
 from fairserve.platform.serving.programs.store import ProgramGoneError, ProgramStore
@@ -80,12 +81,14 @@ class ProgramExecution:
         store: ProgramStore,
         options: ProgramExecutionOptions,
         *,
+        attempt: int,
         left_s: float,
         publish: Publish,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``left_s`` is the rest of its time limit in seconds."""
+        """``attempt`` is the number of its claim, ``left_s`` the rest of its time limit in seconds."""
         self.owner = owner
+        self.attempt = attempt
         self.run = run
         """State of the program; only this object changes it."""
         self.reason = ""
@@ -107,6 +110,8 @@ class ProgramExecution:
         self._woken = asyncio.Event()
         self._stopped = asyncio.Event()
         """Set when it was cancelled or the server stops: no call waits to be sent again."""
+        self.lost = False
+        """True once another process has the program."""
         self._pausing = False
         self._closed = False
 
@@ -125,23 +130,30 @@ class ProgramExecution:
         self._stopped.set()
         self._woken.set()
 
+    def lose(self) -> None:
+        """Stop at once, and leave its interaction as it is: another process has the program."""
+        self.lost = True
+        self.pause()
+
     # --- the work ---------------------------------------------------------------------------------
 
     async def work(self) -> None:
         """Run the program to its end, or until the server stops."""
         try:
             self._take(self.run.start())
-            while True:
+            while not self.lost:
                 await self._end_if_due()
                 await self._save()
                 if self.run.done:
-                    break
+                    await self._finish()
+                    return
                 self._send()
                 if self._pausing and not self._sent:
                     return
                 await self._wait()
                 self._collect()
-            await self._finish()
+        except RowLeaseLostError:
+            self.lose()
         except ProgramGoneError:
             await self._give_up("its app was deleted")
         except Exception as error:
@@ -151,6 +163,10 @@ class ProgramExecution:
         finally:
             for sent in self._sent:
                 sent.cancel()
+            if self.lost:
+                logger.warning("program %s is run by another process", self.owner.key.run_id)
+            elif not self.run.done:
+                await self._store.release(self.owner.key, self.attempt)
 
     def _take(self, tasks: list[Task]) -> None:
         for task in tasks:
@@ -207,7 +223,7 @@ class ProgramExecution:
         """Save the changes, then publish them."""
         changes = self.run.changes()
         if changes["nodes"] or changes["tasks"]:
-            await self._store.save(ProgramChange(self.owner.key, changes))
+            await self._store.save(ProgramChange(self.owner.key, self.attempt, changes))
             for event in events_of(self.run, changes):
                 self._publish(event)
 
@@ -260,10 +276,9 @@ class ProgramExecution:
         await self._save_end()
 
     async def _save_end(self) -> None:
-        state = self.run.state
-        await self._store.save(
-            ProgramChange(self.owner.key, state=state, reason=self.reason, ended_at=utc_now())
-        )
+        key, state, reason = self.owner.key, self.run.state, self.reason
+        change = ProgramChange(key, self.attempt, {}, state, reason, utc_now())
+        await self._store.save(change)
 
     async def _give_up(self, reason: str) -> None:
         """Fail a program that cannot be saved, or not be run."""

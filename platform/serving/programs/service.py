@@ -1,20 +1,25 @@
-"""Manage the programs of this server: start, follow, cancel, and continue them after a restart.
+"""Manage the programs of this server: start, follow, cancel, and continue those of servers that ended.
 
-A program is saved before it is answered for. Bounded: live programs in all and of one app, and what they
-hold in memory when a new one comes.
+A program is saved before it is answered for, and runs where its row is claimed
+(:mod:`fairserve.platform.serving.claims`). Bounded: live programs in all and of one app, and what they
+hold in memory when a new one comes or is claimed.
+
+Weakness: which program is at which server is decided by who takes it first. One that another server
+runs is shown as it is saved, and its followers get the events of its calls, not those of its nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy import ColumnElement
+from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
@@ -32,13 +37,17 @@ from fairserve.platform.base.errors import (
 )
 from fairserve.platform.base.shared_limit import share_of
 from fairserve.platform.base.subscribers import Subscribers
+from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.control.messages import RunView
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import TEXT_CHARS, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.db.ledger import LedgerCall
+from fairserve.platform.db.programs import ProgramRow
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.fleet.models import Models
+from fairserve.platform.serving.claims import LEASE, keep_claims
 from fairserve.platform.serving.interactions.repository import calls as ended_calls
 from fairserve.platform.serving.programs import repository
 from fairserve.platform.serving.programs.declaration import check_models
@@ -46,7 +55,7 @@ from fairserve.platform.serving.programs.events import ProgramEvent
 from fairserve.platform.serving.programs.execution import ProgramExecution, ProgramExecutionOptions
 from fairserve.platform.serving.programs.repository import ProgramChange, ProgramKey, SavedProgram
 from fairserve.platform.serving.programs.schemas import ProgramOut, program_out
-from fairserve.platform.serving.programs.store import ProgramStore
+from fairserve.platform.serving.programs.store import ProgramGoneError, ProgramStore
 from fairserve.platform.serving.programs.task_calls import ProgramOwner, TaskCalls
 from fairserve.platform.tenancy.apps import repository as apps
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
@@ -56,6 +65,10 @@ logger = logging.getLogger(__name__)
 Listener = Callable[[ProgramEvent], None]
 
 BY_CLIENT = "cancelled by its client"
+CLAIMED_AT_ONCE = 64
+"""Programs of one claim."""
+CANCEL_POLL_S = 0.2
+"""Interval at which a cancellation looks whether the process of a program has ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +122,26 @@ class Programs:
         """Programs that are being saved before they start."""
         self._followers: Subscribers[ProgramKey, ProgramEvent] = Subscribers()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pausing = False
+        self._task: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Continue the programs of the last process. Their calls are in the ledger.
+        """Continue the programs of processes that ended. Their calls are in the ledger.
 
         Raises SQLAlchemyError.
         """
         self._loop = asyncio.get_running_loop()
         self._store.start()
-        left = await asyncio.to_thread(repository.running, self._sessions)
-        if not left:
-            return
-        logger.warning("%d programs were live when the server stopped", len(left))
-        for key, stopped in left:
-            await self._take_up(key, stopped)
+        while await self._claim():
+            await self._renew()
+        work = keep_claims("programs", self._renew, self._claim)
+        self._task = asyncio.create_task(work, name="programs")
 
     def pause(self) -> None:
-        """Send no more calls; outputs that complete before :meth:`close` are kept."""
+        """Claim no more, and send no more calls; outputs that complete before :meth:`close` are kept."""
+        self._pausing = True
         for live in self._live.values():
             live.execution.pause()
 
@@ -137,6 +151,8 @@ class Programs:
         tasks = [live.task for live in self._live.values() if live.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=grace_s)
+        if self._task is not None:
+            tasks.append(self._task)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -156,7 +172,7 @@ class Programs:
         self._check_capacity(key, size_bytes)
         check_models(program, self._models, key.app, key.run_id)
         saved = SavedProgram(
-            key, owner.user, declaration, program.limits, "running", "", created_at=utc_now()
+            key, owner.user, declaration, program.limits, "running", "", utc_now(), attempt=1
         )
         self._coming.add(key)
         try:
@@ -174,19 +190,21 @@ class Programs:
             except FairServeError:
                 await self._store.remove(key)
                 raise
-            self._begin(owner, run, size_bytes, self._options.execution.time_limit_s)
+            self._begin(saved, run, size_bytes)
         finally:
             self._coming.discard(key)
         return view
 
     async def cancel(self, key: ProgramKey, reason: str = BY_CLIENT) -> None:
-        """Cancel a program, and wait until that is saved. No effect if it is not live.
+        """Cancel a program, wherever it runs, and wait until that is saved. No effect if it has ended.
 
         Raises UnavailableError if it takes too long: its calls are stopped, and it will be cancelled.
         """
         live = self._live.get(key)
         if live is not None:
             await self._end([live], reason)
+        else:
+            await self._end_elsewhere(repository.is_program(key), reason)
 
     async def cancel_of_user(self, reason: str, tenant_id: str, user: str) -> None:
         """Cancel the live programs of a user, and wait as :meth:`cancel` does."""
@@ -196,6 +214,7 @@ class Programs:
             if key.tenant == tenant_id and live.execution.owner.user == user
         )
         await self._end(list(owned), reason)
+        await self._end_elsewhere(repository.of_user(tenant_id, user), reason)
 
     async def _end(self, ending: Sequence[_Live], reason: str) -> None:
         for live in ending:
@@ -210,8 +229,25 @@ class Programs:
                 headers={"Retry-After": "5"},
             )
 
+    async def _end_elsewhere(self, which: ColumnElement[bool], reason: str) -> None:
+        try:
+            await to_its_end(repository.request_cancel, self._sessions, which, reason)
+            for _ in range(round(self._options.cancel_wait_s / CANCEL_POLL_S)):
+                if not await to_its_end(repository.any_running, self._sessions, which):
+                    return
+                await asyncio.sleep(CANCEL_POLL_S)
+        except OperationalError as error:
+            raise unavailable() from error
+        raise UnavailableError(
+            "the program is going to be cancelled; its server has not confirmed it yet",
+            headers={"Retry-After": "5"},
+        )
+
     def cancel_of(self, reason: str, *, app_id: str = "", tenant_id: str = "") -> None:
-        """Cancel the live programs of an app or a tenant; from any thread, does not wait."""
+        """Cancel the live programs of an app or a tenant; from any thread, does not wait.
+
+        Other processes find in the database that their owner is stopped.
+        """
 
         def cancel() -> None:
             for key, live in self._live.items():
@@ -222,8 +258,17 @@ class Programs:
         self._loop.call_soon_threadsafe(cancel)
 
     def is_live(self, key: ProgramKey) -> bool:
-        """Return True if a program has not ended."""
+        """Return True if a program runs here."""
         return key in self._live
+
+    async def runs_elsewhere(self, key: ProgramKey) -> bool:
+        """Return whether a program that does not run here has not ended; False without a database."""
+        try:
+            return key not in self._live and await to_its_end(
+                repository.any_running, self._sessions, repository.is_program(key)
+            )
+        except OperationalError:
+            return False
 
     async def view(self, key: ProgramKey) -> ProgramOut | None:
         """Return the state of a program. Raises OperationalError for an ended one without a database."""
@@ -291,18 +336,19 @@ class Programs:
         except OperationalError as error:
             raise unavailable() from error
 
-    def _begin(self, owner: ProgramOwner, run: ProgramRun, size_bytes: int, left_s: float) -> None:
-        key = owner.key
-
+    def _begin(self, saved: SavedProgram, run: ProgramRun, size_bytes: int) -> None:
+        key = saved.key
+        age_s = (utc_now() - saved.created_at).total_seconds()
         publish = partial(self._followers.publish, key)
         execution = ProgramExecution(
-            owner,
+            ProgramOwner(key, saved.user),
             run,
             self._control,
             self._calls,
             self._store,
             self._options.execution,
-            left_s=left_s,
+            attempt=saved.attempt,
+            left_s=self._options.execution.time_limit_s - age_s,
             publish=publish,
         )
         live = self._live[key] = _Live(execution, size_bytes)
@@ -315,7 +361,7 @@ class Programs:
                 logger.exception("program %s failed", key.run_id)
             finally:
                 del self._live[key]
-                if run.done:
+                if run.done or execution.lost:
                     publish(program_out(run, execution.reason))
 
         live.task = asyncio.create_task(work(), name=f"program {key.run_id}")
@@ -341,14 +387,45 @@ class Programs:
         # A program that is ended from outside has a run that has not ended.
         return program_out(run, saved.reason).model_copy(update={"state": saved.state})
 
-    # --- after a restart --------------------------------------------------------------------------
+    # --- claims -----------------------------------------------------------------------------------
 
-    async def _take_up(self, key: ProgramKey, stopped: str) -> None:
+    async def _renew(self) -> None:
+        """Renew the leases of live programs; end those that are lost, or were cancelled elsewhere."""
+        leases = [repository.lease(key, live.execution.attempt) for key, live in self._live.items()]
+        if not leases:
+            return
+        lost, stops = await to_its_end(repository.renew, self._sessions, leases, utc_now())
+        for key, live in self._live.items():
+            if key in lost:
+                live.execution.lose()
+            elif key in stops:
+                live.execution.cancel(stops[key])
+
+    async def _claim(self) -> bool:
+        """Claim and continue programs; return False if none waits, or there is no room for more."""
+        options, live = self._options, self._live.values()
+        room = options.max_live - len(live) - len(self._coming)
+        full = sum(each.size_bytes for each in live) >= options.max_bytes
+        if self._pausing or full or room <= 0:
+            return False
+        own = {tuple(key): key.tenant for key in (*self._live, *self._coming)}
+        most = min(room, CLAIMED_AT_ONCE)
+        rows = await to_its_end(
+            repository.PROGRAMS.claim, self._sessions, own, utc_now(), LEASE, most=most
+        )
+        for row in rows:
+            await self._take_up(row)
+        if rows:
+            logger.warning("%d programs continue whose server has ended", len(rows))
+        return bool(rows)
+
+    async def _take_up(self, row: ProgramRow) -> None:
+        key = ProgramKey(row.tenant_id, row.app_id, row.id)
         try:
-            found = await asyncio.to_thread(self._load, key)
+            found = await to_its_end(self._load, key)
             if found is None:
                 return
-            saved, calls, profile = found
+            saved, calls, profile, stop = found
             run = ProgramRun.restore(
                 parse_program(saved.declaration, saved.limits), saved.run_state, profile
             )
@@ -359,31 +436,35 @@ class Programs:
                 tuple(_calls_before(core_id, calls, saved)),
                 declared=True,
             )
-            await self._control.restore_interaction(restored, saved.created_at.timestamp())
-        except Exception as error:  # none of them may keep the server from its start
+            with contextlib.suppress(ConflictError):  # control did not end with the process
+                await self._control.restore_interaction(restored, saved.created_at.timestamp())
+        except (SQLAlchemyError, UnavailableError):
+            logger.exception("program %s is continued when its lease has run out", key.run_id)
+            return
+        except Exception as error:  # none of them may keep the others from their continuation
             logger.exception("program %s cannot continue", key.run_id)
             reason = f"it could not go on after a restart: {error}"[:TEXT_CHARS]
-            change = ProgramChange(key, state="failed", reason=reason, ended_at=utc_now())
-            await self._store.save(change)
+            change = ProgramChange(key, row.attempt, {}, "failed", reason, utc_now())
+            with contextlib.suppress(ProgramGoneError, RowLeaseLostError):
+                await self._store.save(change)
             return
-        owner = ProgramOwner(key, saved.user)
-        size_bytes = len(str(saved.declaration))
-        self._begin(owner, run, size_bytes, self._left_s(saved.created_at))
-        if stopped:
-            self._live[key].execution.cancel(stopped)
+        self._begin(saved, run, len(str(saved.declaration)))
+        live = self._live[key].execution
+        if stop:
+            live.cancel(stop)
+        if self._pausing:
+            live.pause()
 
     def _load(
         self, key: ProgramKey
-    ) -> tuple[SavedProgram, Sequence[LedgerCall], AppProfile] | None:
+    ) -> tuple[SavedProgram, Sequence[LedgerCall], AppProfile, str] | None:
         saved = repository.find(self._sessions, key)
         if saved is None:
             return None
+        with self._sessions() as session:
+            stops = repository.stops(read_only(session), [key])
         calls = ended_calls(self._sessions, *key)
-        return saved, calls, self._profile(key)
-
-    def _left_s(self, created_at: datetime) -> float:
-        age_s = (utc_now() - created_at).total_seconds()
-        return self._options.execution.time_limit_s - age_s
+        return saved, calls, self._profile(key), stops.get(key, "")
 
 
 def _calls_before(

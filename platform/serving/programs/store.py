@@ -8,15 +8,17 @@ only from what is saved.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 import orjson
 from sqlalchemy import Text, cast, func
-from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
 
 from fairserve.engine.backoff import Backoff
 from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.db.programs import ProgramRow
 from fairserve.platform.serving.kept_rows import KeptRows, RowBounds
 from fairserve.platform.serving.programs import repository
@@ -75,7 +77,8 @@ class ProgramStore:
     async def save(self, change: ProgramChange) -> None:
         """Save a change, and wait until it is committed.
 
-        Raises ProgramGoneError, and DataError for what the database can never hold.
+        Raises ProgramGoneError, RowLeaseLostError if another process has claimed the program, and
+        DataError for what the database can never hold.
 
         A task that is cancelled does not know whether it was.
         """
@@ -83,6 +86,12 @@ class ProgramStore:
         self._pending.append((change, saved))
         self._wake.set()
         await saved
+
+    async def release(self, key: ProgramKey, attempt: int) -> None:
+        """Let another process continue a program; without a database its lease runs out instead."""
+        with contextlib.suppress(SQLAlchemyError):
+            lease = repository.lease(key, attempt)
+            await to_its_end(repository.release, self.sessions, lease)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -99,7 +108,7 @@ class ProgramStore:
         failures = 0
         while batch:
             try:
-                there = await to_its_end(self._apply, [change for change, _ in batch])
+                attempts = await to_its_end(self._apply, [change for change, _ in batch])
             except DataError as error:
                 await self._write_singly(batch, error)
                 return
@@ -111,10 +120,12 @@ class ProgramStore:
             for change, saved in batch:
                 if saved.done():
                     continue
-                if change.key in there:
-                    saved.set_result(None)
-                else:
+                if change.key not in attempts:
                     saved.set_exception(ProgramGoneError(change.key.run_id))
+                elif attempts[change.key] != change.attempt:
+                    saved.set_exception(RowLeaseLostError(change.key.run_id))
+                else:
+                    saved.set_result(None)
             return
 
     async def _write_singly(
@@ -127,7 +138,7 @@ class ProgramStore:
         elif not batch[0][1].done():
             batch[0][1].set_exception(error)
 
-    def _apply(self, changes: list[ProgramChange]) -> set[ProgramKey]:
+    def _apply(self, changes: list[ProgramChange]) -> dict[ProgramKey, int]:
         with self.sessions.begin() as session:
             return repository.apply(session, changes)
 

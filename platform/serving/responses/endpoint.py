@@ -50,6 +50,8 @@ class ResponsesEndpoint:
         """Items of the request's own input."""
         self._created_at = utc_now()
         self._conversation_user: str | None = None
+        self.ending = False
+        """True from when the end of a response in the background is stored."""
         self.writer: ResponseWriter | None = None
         """Writer of the answer, once the call is checked."""
 
@@ -152,6 +154,7 @@ class ResponsesEndpoint:
     async def _store_end(self, checked: CheckedCall, response: dict[str, Any]) -> bool:
         row = self.row(checked, response)
         if self._body.background:
+            self.ending = True
             return await self._store.end(row)
         try:
             if self._stored:

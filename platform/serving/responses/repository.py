@@ -10,11 +10,15 @@ from typing import Any, NamedTuple
 from sqlalchemy import and_, delete, literal, select, update
 from sqlalchemy.orm import Session, aliased
 
+from fairserve.platform.db.leases import LeasedTable, RowLease
 from fairserve.platform.db.responses import StoredResponse
 
 MAX_CHAIN = 1_000
 """Responses of one chain."""
 UNFINISHED = ("queued", "in_progress")
+RESPONSES = LeasedTable(
+    StoredResponse, unfinished=UNFINISHED, attempts=None, fence=("status",), state="status"
+)
 
 
 class ResponseKey(NamedTuple):
@@ -46,6 +50,18 @@ def end(session: Session, key: ResponseKey, values: Mapping[str, Any]) -> bool:
         return False
     session.execute(update(StoredResponse).where(_is(key)).values(**values))
     return True
+
+
+def lease(key: ResponseKey) -> RowLease[StoredResponse]:
+    """Return the lease of the process that runs a response in the background, until it has ended."""
+    names = ("tenant_id", "app_id", "id", "status")
+    return RowLease(RESPONSES, dict(zip(names, (*key, UNFINISHED[0]), strict=True)))
+
+
+def is_stopped(session: Session, key: ResponseKey, now: datetime) -> bool:
+    """Return whether the process that ran a response ended before it."""
+    found = select(StoredResponse.id).where(_is(key), RESPONSES.waiting(now))
+    return session.scalar(found) is not None
 
 
 def remove(session: Session, key: ResponseKey) -> bool:

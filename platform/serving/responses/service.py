@@ -1,8 +1,12 @@
 """Responses of apps: create, read, cancel and delete them, in the foreground and in the background.
 
-A response in the background belongs to the server: it is stored as queued, its client may leave, and
-its end is stored. One that was unfinished when its server stopped is answered as failed; it is not run
-again, because its call was charged and its tools may have been called.
+A response in the background belongs to the server: it is stored as queued and claimed
+(:mod:`fairserve.platform.serving.claims`), its client may leave, and its end is stored. One whose server
+ended before it has failed, which is stored when it is next read; it is not run again, because its call
+was charged and its tools may have been called.
+
+Weakness: one that another server runs is shown as queued until its end, and is cancelled without the
+output that it has.
 """
 
 from __future__ import annotations
@@ -27,13 +31,14 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.responses import StoredResponse
 from fairserve.platform.serving.bodies import BodyReservation
+from fairserve.platform.serving.claims import keep_claims
 from fairserve.platform.serving.completions.answer import AnswerBuffer
 from fairserve.platform.serving.completions.producer import JSON, Producer
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.responses.endpoint import ResponsesEndpoint
-from fairserve.platform.serving.responses.repository import ResponseKey
+from fairserve.platform.serving.responses.repository import UNFINISHED, ResponseKey
 from fairserve.platform.serving.responses.schemas import ResponseBody, read_body
 from fairserve.platform.serving.responses.store import ResponseStore, unfinished
 from fairserve.platform.serving.responses.writer import ResponseWriter, failure
@@ -78,6 +83,12 @@ class Responses:
         self._places = SharedLimit(options.max_in_all, options.tenant_share)
         self._running_of: Counter[str] = Counter()
         """Responses in the background by app; apps without one have no entry."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Renew the claims on what runs in the background."""
+        work = keep_claims("responses", self._renew)
+        self._task = asyncio.create_task(work, name="responses")
 
     @property
     def running(self) -> int:
@@ -107,7 +118,7 @@ class Responses:
 
     async def get(self, principal: Principal, response_id: str) -> dict[str, Any]:
         """Return a response. Raises NotFoundError."""
-        return self._now(await self._store.find(_key(principal, response_id)))
+        return await self._now(await self._store.find(_key(principal, response_id)))
 
     async def items(
         self,
@@ -144,7 +155,9 @@ class Responses:
             if await self._store.end(running.endpoint.row(running.writer.checked, cancelled)):
                 return cancelled
             row = await self._store.find(key)
-        response = self._now(row)
+        response = await self._now(row)
+        if response["status"] in UNFINISHED:
+            response = await self._end(row, {"status": "cancelled"})
         if response["status"] != "cancelled":
             raise InvalidRequestError(
                 f"response_id: the response has ended ({response['status']})", param="response_id"
@@ -154,6 +167,8 @@ class Responses:
     async def close(self) -> None:
         """Cancel what still runs in the background."""
         tasks = [each.task for each in self._running.values() if each.task is not None]
+        if self._task is not None:
+            tasks.append(self._task)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -236,15 +251,34 @@ class Responses:
         await asyncio.gather(running.task, return_exceptions=True)
         return running
 
-    def _now(self, row: StoredResponse) -> dict[str, Any]:
-        """Return a response as it is now."""
+    async def _now(self, row: StoredResponse) -> dict[str, Any]:
+        """Return a response as it is now; one whose process has ended fails."""
+        key = ResponseKey(row.tenant_id, row.app_id, row.id)
+        running = self._running.get(key)
         if not unfinished(row):
             return row.response
-        running = self._running.get(ResponseKey(row.tenant_id, row.app_id, row.id))
         if running is not None:
             return running.writer.response("in_progress" if running.writer.started else "queued")
-        stopped = UnavailableError("the server stopped before the response ended; create it again")
-        return row.response | {"status": "failed", "error": failure(stopped)}
+        if await self._store.is_stopped(key):
+            text = "the server stopped before the response ended; create it again"
+            error = failure(UnavailableError(text))
+            return await self._end(row, {"status": "failed", "error": error})
+        return row.response
+
+    async def _end(self, row: StoredResponse, changes: dict[str, Any]) -> dict[str, Any]:
+        """Store the end of a response that does not run here; return the end that came first."""
+        row.response = row.response | changes
+        row.status = row.response["status"]
+        if await self._store.end(row):
+            return row.response
+        return (await self._store.find(ResponseKey(row.tenant_id, row.app_id, row.id))).response
+
+    async def _renew(self) -> None:
+        """Renew the claims; stop what was cancelled or deleted at another process."""
+        for key in await self._store.renew(self._running) if self._running else ():
+            running = self._running.get(key)
+            if running is not None and not running.endpoint.ending:
+                await self._stop(key)
 
     def _take_place(self, key: ResponseKey) -> None:
         """Take a place of the app and its tenant. Raises RateLimitedError or UnavailableError."""

@@ -6,7 +6,7 @@ The texts of a user that was erased while its call ran are not stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,17 +15,25 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import InvalidRequestError, NotFoundError
+from fairserve.platform.base.threads import to_its_end
+from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.erasures import erased_since
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.responses import StoredResponse
 from fairserve.platform.db.session import unavailable
+from fairserve.platform.serving.claims import LEASE
 from fairserve.platform.serving.kept_rows import KeptRows
 from fairserve.platform.serving.responses import repository
 from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.items import Item, response_of
 from fairserve.platform.serving.responses.options import StoreOptions
-from fairserve.platform.serving.responses.repository import MAX_CHAIN, UNFINISHED, ResponseKey
+from fairserve.platform.serving.responses.repository import (
+    MAX_CHAIN,
+    RESPONSES,
+    UNFINISHED,
+    ResponseKey,
+)
 
 T = TypeVar("T")
 
@@ -153,7 +161,11 @@ class ResponseStore:
         return Continued()
 
     async def insert(self, row: StoredResponse) -> bool:
-        """Store a response; return false if its user was erased or its app deleted."""
+        """Store a response; return false if its user was erased or its app deleted.
+
+        One that has not ended is claimed by this process.
+        """
+        row.lease_until = utc_now() + LEASE if unfinished(row) else None
         row.size_bytes = size_of(row.items, row.response)
         try:
             return await asyncio.to_thread(self._insert, row)
@@ -193,6 +205,24 @@ class ResponseStore:
             return await asyncio.to_thread(write)
         except OperationalError as error:
             raise unavailable() from error
+
+    async def renew(self, keys: Iterable[ResponseKey]) -> set[ResponseKey]:
+        """Renew the leases of responses that run here; return those that have ended or were deleted.
+
+        Raises SQLAlchemyError.
+        """
+        leases = [repository.lease(key) for key in keys]
+
+        def write() -> set[ResponseKey]:
+            with self._sessions.begin() as session:
+                lost = RESPONSES.renew_all(session, leases, utc_now() + LEASE)
+                return {ResponseKey(*lease.key) for lease in lost}
+
+        return await to_its_end(write)
+
+    async def is_stopped(self, key: ResponseKey) -> bool:
+        """Return whether the process that ran a response in the background ended before it."""
+        return await self._read(lambda session: repository.is_stopped(session, key, utc_now()))
 
     async def remove(self, key: ResponseKey) -> None:
         """Delete a response. Raises NotFoundError."""
@@ -247,7 +277,7 @@ def size_of(items: Sequence[Item], response: dict[str, Any]) -> int:
 
 
 def unfinished(row: StoredResponse) -> bool:
-    """Return whether a response is still in the background, or was when its server stopped."""
+    """Return whether a response is in the background, or was when its process ended."""
     return row.status in UNFINISHED
 
 

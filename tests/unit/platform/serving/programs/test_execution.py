@@ -70,6 +70,7 @@ class World:
             self.calls,
             self.store,
             self.options,
+            attempt=saved.attempt,
             left_s=left_s,
             publish=self.events.append,
         )

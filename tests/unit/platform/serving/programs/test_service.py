@@ -247,7 +247,7 @@ async def test_a_failure_outside_the_run_is_shown(make):
     await server.ended("1")
     await until(lambda: not server.programs.is_live(key))
     with server.sessions.begin() as session:
-        change = ProgramChange(key, state="failed", reason="the disk", ended_at=utc_now())
+        change = ProgramChange(key, 1, state="failed", reason="the disk", ended_at=utc_now())
         repository.apply(session, [change])
     view = await server.programs.view(key)
     assert (view.state, view.reason) == ("failed", "the disk")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0100"
+revision = "0101"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -633,6 +633,8 @@ def upgrade() -> None:
         sa.Column("app_id", sa.String(64), nullable=False),
         sa.Column("id", sa.String(255), nullable=False),
         sa.Column("user_id", sa.String(200), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("lease_until", sa.DateTime(timezone=True)),
         sa.Column("declaration", sa.JSON(), nullable=False),
         sa.Column("limits", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
@@ -685,6 +687,7 @@ def upgrade() -> None:
         sa.Column("previous_id", sa.String(64)),
         sa.Column("conversation_id", sa.String(64)),
         sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("lease_until", sa.DateTime(timezone=True)),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("items", sa.JSON(), nullable=False),
         sa.Column("response", sa.JSON(), nullable=False),
