@@ -1,0 +1,378 @@
+"""Several servers over one database: each program and each response is at one of them at a time.
+
+Batches: ``test_database_batches.py``. A server that is killed renews no lease and does not know it.
+"""
+
+import asyncio
+from datetime import timedelta
+from types import SimpleNamespace
+
+import databases
+import orjson
+import pytest
+from control_world import World
+from program_calls import Calls, add_apps, declare, node
+from sqlalchemy import update
+from until import until
+
+from fairserve.interactions.programs.program import parse_program
+from fairserve.platform.base.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    UnavailableError,
+)
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.identity import App
+from fairserve.platform.db.programs import ProgramRow
+from fairserve.platform.db.responses import StoredResponse
+from fairserve.platform.fleet.models import Models
+from fairserve.platform.serving import claims
+from fairserve.platform.serving.programs import repository
+from fairserve.platform.serving.programs.repository import ProgramKey
+from fairserve.platform.serving.programs.service import ProgramOptions, Programs
+from fairserve.platform.serving.programs.task_calls import ProgramOwner
+from fairserve.platform.serving.responses.conversations import Conversations
+from fairserve.platform.serving.responses.service import Responses
+from fairserve.platform.serving.responses.store import ResponseStore
+from fairserve.platform.tenancy.auth import Principal
+
+pytestmark = databases.ON_BOTH
+KEY = ProgramKey("t", "a", "run")
+HOLD = {"one": ["hold"] * 9, "two": ["hold"] * 9}
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    monkeypatch.setattr(claims, "POLL_S", 0.02)
+
+
+@pytest.fixture
+def apps(sessions):
+    add_apps(sessions, "a", "b")
+    return sessions
+
+
+def expire(sessions, model):
+    """Let the leases run out."""
+    with sessions.begin() as session:
+        session.execute(update(model).values(lease_until=utc_now() - timedelta(seconds=1)))
+
+
+# --- programs -----------------------------------------------------------------------------------------
+
+
+class Server:
+    """The programs of a server, with control and calls of its own."""
+
+    def __init__(self, sessions, script, **options):
+        self.sessions, self.world = sessions, World()
+        models = Models(lambda worker: True)
+        models.set_expected(["m"])
+        self.calls = Calls(script)
+        options = ProgramOptions(**options)
+        self.programs = Programs(sessions, self.world.control, models, self.calls, options)
+
+    async def submit(self, *nodes, key=KEY):
+        plain = declare(*nodes)
+        await self.programs.submit(ProgramOwner(key, "ann"), plain, parse_program(plain), 10)
+
+    async def close(self):
+        await self.programs.close(grace_s=0.0)
+        await self.world.control.close()
+
+
+@pytest.fixture
+async def start(apps):
+    made = []
+
+    async def start(script=HOLD, **options):
+        made.append(Server(apps, script, **options))
+        await made[-1].programs.start()
+        return made[-1]
+
+    yield start
+    for server in made:
+        await server.close()
+
+
+def saved(sessions, key=KEY):
+    return repository.find(sessions, key)
+
+
+async def ended(sessions, key=KEY):
+    await until(lambda: saved(sessions, key).ended_at)
+    return saved(sessions, key)
+
+
+NODES = (node("none"), node("one", "{{none.output}}"), node("two", "after {{one.output}}"))
+
+
+async def test_a_program_of_a_dead_server_is_continued_once_by_one_of_several(apps, start):
+    first = await start()
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    first.programs._task.cancel()
+    others = [await start(), await start()]
+    for other in others:
+        assert not await other.programs._claim(), "its lease is valid"
+    expire(apps, ProgramRow)
+    await until(lambda: any(other.calls.under_way for other in others))
+    first.calls.released.set()
+    await until(lambda: not first.programs.is_live(KEY))
+    assert saved(apps).steps["tasks"]["one"]["state"] == "running", "its late result is not saved"
+    view = await first.world.control.interaction("a/run")
+    assert view.ended_at is None, "the run is not closed under the other server"
+    for other in others:
+        other.calls.released.set()
+    found = await ended(apps)
+    assert (found.state, found.attempt) == ("complete", 2)
+    assert sorted(others[0].calls.made + others[1].calls.made) == [
+        *(("one", 2, ("none",)), ("two", 1, ("one~2",)))
+    ]
+
+
+async def test_a_server_that_lost_a_program_stops_its_calls(apps, start):
+    first = await start()
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    with apps.begin() as session:
+        session.execute(update(ProgramRow).values(attempt=7))
+    await until(lambda: not first.programs.is_live(KEY))
+    await until(lambda: not first.calls.under_way)
+    assert saved(apps).state == "running"
+
+
+async def test_a_server_that_stops_hands_its_programs_over(apps, start):
+    first, second = await start(), await start({})
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    await first.close()
+    assert (await ended(apps)).state == "complete"
+    assert second.calls.made[0] == ("one", 2, ("none",))
+
+
+async def test_programs_wait_for_room(apps, start):
+    first, second = await start(), await start(max_live=1)
+    others = [KEY._replace(run_id=name) for name in ("1", "2")]
+    for key in others:
+        await first.submit(node("one"), key=key)
+    await second.submit(node("one"))
+    await first.close()
+    assert not await second.programs._claim()
+    second.calls.released.set()
+    for key in others:
+        assert (await ended(apps, key)).state == "complete"
+    assert second.calls.most == 1
+
+
+async def wait_for_cancel(server, cancelling):
+    """Let the calls of a server end once it cancels its program, as control would have them end."""
+    cancelling = asyncio.create_task(cancelling)
+    await until(lambda: server.programs._live[KEY].execution.reason)
+    server.calls.released.set()
+    await cancelling
+
+
+@pytest.mark.parametrize("of_user", [False, True])
+async def test_a_program_is_cancelled_through_another_server(apps, start, of_user):
+    first, second = await start(), await start()
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    assert await second.programs.runs_elsewhere(KEY)
+    assert not await second.programs.runs_elsewhere(KEY._replace(app="b"))
+    shown = await second.programs.view(KEY)
+    assert {each.id: each.state for each in shown.nodes} == {
+        "none": "done",
+        "one": "running",
+        "two": "waiting",
+    }
+    other = second.programs
+    cancel = other.cancel_of_user("enough", "t", "ann") if of_user else other.cancel(KEY, "enough")
+    await wait_for_cancel(first, cancel)
+    found = saved(apps)
+    assert (found.state, found.reason) == ("cancelled", "enough")
+    assert not await second.programs.runs_elsewhere(KEY)
+    await second.programs.cancel(KEY)
+
+
+async def test_a_cancellation_that_nobody_confirms_is_done_by_the_next_server(apps, start):
+    first = await start()
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    first.programs._task.cancel()
+    second = await start(cancel_wait_s=0.4)
+    with pytest.raises(UnavailableError, match="not confirmed"):
+        await second.programs.cancel(KEY, "enough")
+    expire(apps, ProgramRow)
+    found = await ended(apps)
+    assert (found.state, found.reason, second.calls.made) == ("cancelled", "enough", [])
+
+
+async def test_programs_of_an_app_that_another_server_suspended_end(apps, start):
+    first = await start()
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    with apps.begin() as session:
+        session.get(App, "a").suspended_at = utc_now()
+    await until(lambda: first.programs._live[KEY].execution.reason)
+    first.calls.released.set()
+    found = await ended(apps)
+    assert (found.state, found.reason) == ("cancelled", "its app is suspended")
+
+
+# --- responses ----------------------------------------------------------------------------------------
+
+PRINCIPAL = Principal("app", "t", "a", key_id="", actor="key")
+
+
+class Writer:
+    """The writer of a response whose output is one text."""
+
+    error, started = None, True
+
+    def __init__(self, number):
+        call = SimpleNamespace(tenant="t", app="a", user="ann")
+        self.checked = SimpleNamespace(call=call, run_id="r", call_id="c")
+        self._id = f"resp_{number}"
+
+    def response(self, status):
+        return {"id": self._id, "status": status, "background": True, "output": []}
+
+    def failed(self, error):
+        return self.response("failed")
+
+
+class Producer:
+    """A call that ends when it is released."""
+
+    succeeded = False
+
+    def __init__(self, endpoint):
+        self.endpoint, self.released = endpoint, asyncio.Event()
+        self.stopped = False
+
+    async def produce(self, buffer):
+        try:
+            await self.released.wait()
+        except asyncio.CancelledError:
+            self.stopped = True
+            raise
+        writer = self.endpoint.writer
+        end = writer.response("completed")
+        self.stored = await self.endpoint._store_end(writer.checked, end)
+        buffer.start(200, {})
+        self.succeeded = True
+
+
+class Completions:
+    """Makes calls in the background, numbered over all servers."""
+
+    made = 0
+
+    async def producer(self, endpoint, raw, headers, principal):
+        Completions.made += 1
+        endpoint.writer = Writer(Completions.made)
+        self.last = Producer(endpoint)
+        return self.last
+
+
+class ResponseServer:
+    """The responses of a server."""
+
+    def __init__(self, sessions):
+        self.completions = Completions()
+        hasher = SimpleNamespace(candidates=lambda user: [user])
+        store = ResponseStore(sessions, hasher, Conversations(sessions))
+        decisions = SimpleNamespace(check_size=lambda *sizes: None, headers=lambda checked: {})
+        self.service = Responses(self.completions, decisions, store)
+        self.service.start()
+
+    async def begin(self):
+        body = {"model": "m", "input": "x", "background": True}
+        answer = await self.service.create(orjson.dumps(body), {}, PRINCIPAL)
+        return orjson.loads(answer.body)["id"]
+
+    async def status(self, response_id):
+        return (await self.service.get(PRINCIPAL, response_id))["status"]
+
+
+@pytest.fixture
+async def servers(apps):
+    made = [ResponseServer(apps), ResponseServer(apps)]
+    yield made
+    for server in made:
+        await server.service.close()
+
+
+async def test_a_response_of_another_server_is_read_until_its_end(servers):
+    first, second = servers
+    name = await first.begin()
+    await first.service._renew()
+    assert (await first.status(name), await second.status(name)) == ("in_progress", "queued")
+    first.completions.last.released.set()
+    await until(lambda: not first.service.running)
+    assert first.completions.last.stored
+    assert await second.status(name) == "completed"
+    with pytest.raises(InvalidRequestError, match="has ended"):
+        await second.service.cancel(PRINCIPAL, name)
+
+
+async def test_a_response_of_a_dead_server_fails_once(apps, servers):
+    first, second = servers
+    name = await first.begin()
+    first.service._task.cancel()
+    expire(apps, StoredResponse)
+    failed = await second.service.get(PRINCIPAL, name)
+    assert failed["status"] == "failed"
+    assert "stopped" in failed["error"]["message"]
+    first.completions.last.released.set()
+    await until(lambda: not first.service.running)
+    assert not first.completions.last.stored, "its end is not changed any more"
+    assert await second.service.get(PRINCIPAL, name) == failed
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_response_is_cancelled_or_deleted_through_another_server(servers, deleted):
+    first, second = servers
+    name = await first.begin()
+    if deleted:
+        await second.service.delete(PRINCIPAL, name)
+    else:
+        assert (await second.service.cancel(PRINCIPAL, name))["status"] == "cancelled"
+    await until(lambda: not first.service.running)
+    assert first.completions.last.stopped
+    for server in servers:
+        if deleted:
+            with pytest.raises(NotFoundError):
+                await server.status(name)
+        else:
+            assert await server.status(name) == "cancelled"
+
+
+async def test_the_end_of_a_response_is_not_taken_for_a_cancellation(servers, monkeypatch):
+    """It is in the database a moment before its last events are written."""
+    first, _ = servers
+    await first.begin()
+    producer = first.completions.last
+    store, ending = first.service._store, asyncio.Event()
+    end = store.end
+
+    async def slow(row):
+        stored = await end(row)
+        await ending.wait()
+        return stored
+
+    monkeypatch.setattr(store, "end", slow)
+    producer.released.set()
+    await until(lambda: producer.endpoint.ending)
+    await until(lambda: _status(first, StoredResponse) == "completed")
+    await first.service._renew()
+    ending.set()
+    await until(lambda: not first.service.running)
+    assert producer.succeeded
+    assert not producer.stopped
+
+
+def _status(server, model):
+    with server.service._store._sessions() as session:
+        return session.query(model.status).scalar()
