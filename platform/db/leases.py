@@ -14,7 +14,7 @@ Every write of a holder is fenced: it applies only while the columns in :attr:`L
 unchanged. A holder that lost its lease or was cancelled changes nothing.
 
 Servers hold many rows for long: :meth:`LeasedTable.claim` takes the next ones by tenant, and
-:meth:`LeasedTable.renew_all` renews them in two statements. The only server of a database need not wait
+:meth:`LeasedTable.renew_all` renews them together. The only server of a database need not wait
 for the leases of the one before: :meth:`LeasedTable.void` ends them.
 
 Cost: one SELECT and one UPDATE for a claim, one UPDATE for each renewal and for the end.
@@ -153,32 +153,47 @@ class LeasedTable(Generic[Row]):
     def locked(self, session: Session, keys: Iterable[Key]) -> dict[Key, tuple[Any, ...]]:
         """Lock rows in the order of their keys; return the values of their keys and fences by key."""
         key = [self._column(name) for name in self._key]
-        fence = [self._column(name) for name in self.fence]
-        which = in_keys(key, session.get_bind().dialect.name)
-        query = select(*key, *fence).where(which).order_by(*key).with_for_update()
-        rows = map(tuple, session.execute(query, key_parameter(keys)))
-        return {row[: len(key)]: row for row in rows}
+        query = self._values(session).order_by(*key).with_for_update()
+        rows = session.execute(query, key_parameter(keys))
+        return {tuple(row[: len(key)]): tuple(row[:-1]) for row in rows}
 
     def renew_all(
-        self, session: Session, leases: Collection[RowLease[Row]], until: datetime
+        self,
+        session: Session,
+        leases: Collection[RowLease[Row]],
+        now: datetime,
+        duration: timedelta,
     ) -> list[RowLease[Row]]:
-        """Extend leases; return those that are lost. The caller commits."""
-        held = set(self.locked(session, (lease.key for lease in leases)).values())
-        table = self.model.__table__
-        assert isinstance(table, Table)
-        which = in_keys(list(table.primary_key), session.get_bind().dialect.name)
-        keys = [lease.key for lease in leases if lease.values in held]
-        session.execute(
-            update(table).where(which).values(lease_until=until),
-            key_parameter(keys),
-        )
-        return [lease for lease in leases if lease.values not in held]
+        """Extend leases of which a third is over; return those that are lost. The caller commits."""
+        rows = session.execute(self._values(session), key_parameter(each.key for each in leases))
+        until = {tuple(row[:-1]): row[-1] for row in rows}
+        fresh = now + duration * 2 / 3
+        due = [
+            each.key
+            for each in leases
+            if each.values in until and not fresh < (until[each.values] or now)
+        ]
+        if due:
+            held = set(self.locked(session, due).values())
+            keys = [each.key for each in leases if each.values in held]
+            table = self.model.__table__
+            assert isinstance(table, Table)
+            which = in_keys(list(table.primary_key), session.get_bind().dialect.name)
+            extended = update(table).where(which).values(lease_until=now + duration)
+            session.execute(extended, key_parameter(keys))
+        return [each for each in leases if each.values not in until]
 
     def void(self, session: Session) -> None:
         """End the leases of processes that are known to have ended. The caller commits."""
         unfinished = self._column(self.state).in_(self.unfinished)
         held = self._column("lease_until").is_not(None)
         session.execute(update(self.model).where(unfinished, held).values(lease_until=None))
+
+    def _values(self, session: Session) -> Select[*tuple[Any, ...]]:
+        """Return the query for key, fence and end of lease of the rows of the parameter ``KEYS``."""
+        names = (*self._key, *self.fence, "lease_until")
+        which = in_keys([self._column(name) for name in self._key], session.get_bind().dialect.name)
+        return select(*map(self._column, names)).where(which)
 
     @property
     def _key(self) -> tuple[str, ...]:

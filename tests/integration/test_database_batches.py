@@ -32,6 +32,7 @@ from fairserve.platform.serving.batches.execution import BatchExecutionOptions
 from fairserve.platform.serving.batches.repository import Result
 from fairserve.platform.serving.batches.schemas import BatchCreate
 from fairserve.platform.serving.batches.service import Batches, BatchOptions
+from fairserve.platform.serving.files import service
 from fairserve.platform.serving.files.repository import FileOwner
 from fairserve.platform.serving.files.service import FileOptions, Files, delete_old
 from fairserve.platform.serving.files.store import PART_BYTES, open_store
@@ -251,6 +252,19 @@ async def test_a_batch_of_a_dead_server_is_continued_once_by_one_of_several(worl
     assert world.batch(batch_id).completed == 20
 
 
+async def test_the_only_server_continues_batches_at_once(world):
+    async with world.server() as first:
+        batch_id = await world.create(first, "hold")
+        await until(lambda: world.calls.running)
+        first._task.cancel()
+        end_claims(world.sessions)
+        async with world.server(Calls()) as second:
+            await until(lambda: second._live)
+            world.calls.released.set()
+            await until(lambda: not first._live)
+    assert world.batch(batch_id).attempt == 2
+
+
 @databases.ON_BOTH
 def test_a_result_is_written_once(world):
     now = world.now()
@@ -409,6 +423,20 @@ async def test_reservations_end_with_the_server_that_made_them(world):
     with world.sessions() as session:
         assert session.get(File, lost) is None
         assert session.get(File, kept).state == "ready"
+
+
+@databases.ON_BOTH
+async def test_a_reservation_lasts_while_its_file_is_written(world, monkeypatch):
+    monkeypatch.setattr(service, "KEEP_S", 0.0)
+    file_id = await asyncio.to_thread(world.files.reserve, OWNER, "batch", 10)
+    writer = await asyncio.to_thread(world.files.writer, file_id)
+    for _ in range(2):
+        world.ahead += 0.9 * service.RESERVED
+        await asyncio.to_thread(writer.write, b"x")
+        assert delete_old(world.sessions, world.store, world.now()) == 0
+    world.ahead += 1.1 * service.RESERVED
+    assert delete_old(world.sessions, world.store, world.now()) == 1
+    assert world.rows(File) == 0
 
 
 async def test_a_reservation_ends_with_its_upload_while_the_database_is_away(world, monkeypatch):

@@ -17,16 +17,20 @@ from until import until
 
 from fairserve.interactions.programs.program import parse_program
 from fairserve.platform.base.errors import (
+    ConflictError,
     InvalidRequestError,
     NotFoundError,
     UnavailableError,
 )
+from fairserve.platform.base.turns import Turns
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.programs import ProgramRow
 from fairserve.platform.db.responses import StoredResponse
 from fairserve.platform.fleet.models import Models
+from fairserve.platform.server.recovery import end_claims
 from fairserve.platform.serving import claims
+from fairserve.platform.serving.interactions.service import Interactions, RunParts
 from fairserve.platform.serving.programs import repository
 from fairserve.platform.serving.programs.repository import ProgramKey
 from fairserve.platform.serving.programs.service import ProgramOptions, Programs
@@ -220,6 +224,36 @@ async def test_programs_of_an_app_that_another_server_suspended_end(apps, start)
     assert (found.state, found.reason) == ("cancelled", "its app is suspended")
 
 
+async def test_the_only_server_continues_programs_at_once(apps, start):
+    first = await start()
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    first.programs._task.cancel()
+    end_claims(apps)
+    second = await start({})
+    assert second.programs.is_live(KEY), "it has them before it is started"
+    assert (await ended(apps)).state == "complete"
+
+
+async def test_a_run_shows_and_guards_the_program_of_another_server(apps, start):
+    first, second = await start(), await start()
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    # As if both had one control.
+    await second.world.control.open_interaction("a/run", "t", "a", "ann", declared=True)
+    await second.world.control.open_interaction("a/calls", "t", "a", "ann")
+    parts = RunParts(second.world.control, apps, None, second.programs, Turns(1))
+    runs = Interactions(parts, "t", "a")
+    assert (await runs.get("run")).program.state == "running"
+    assert (await runs.get("calls")).program is None
+    with pytest.raises(ConflictError, match="ends by itself"):
+        await runs.close("run")
+    await wait_for_cancel(first, runs.cancel("run"))
+    assert (saved(apps).state, saved(apps).reason) == ("cancelled", "cancelled by its client")
+    await runs.cancel("calls")
+    assert (await runs.get("calls")).state == "cancelled"
+
+
 # --- responses ----------------------------------------------------------------------------------------
 
 PRINCIPAL = Principal("app", "t", "a", key_id="", actor="key")
@@ -329,6 +363,14 @@ async def test_a_response_of_a_dead_server_fails_once(apps, servers):
     await until(lambda: not first.service.running)
     assert not first.completions.last.stored, "its end is not changed any more"
     assert await second.service.get(PRINCIPAL, name) == failed
+
+
+async def test_the_only_server_does_not_wait_for_the_leases_of_responses(apps, servers):
+    first, second = servers
+    name = await first.begin()
+    first.service._task.cancel()
+    end_claims(apps)
+    assert await second.status(name) == "failed"
 
 
 @pytest.mark.parametrize("deleted", [False, True])

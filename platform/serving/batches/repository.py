@@ -98,7 +98,7 @@ def renew(
     """
     with sessions.begin() as session:
         leases = [BATCHES.lease(batch) for batch in running]
-        lost = {lease.key[0] for lease in BATCHES.renew_all(session, leases, now + LEASE)}
+        lost = {lease.key[0] for lease in BATCHES.renew_all(session, leases, now, LEASE)}
         ids = [batch.id for batch in running]
         session.execute(
             update(Batch)

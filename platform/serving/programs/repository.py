@@ -166,7 +166,7 @@ def renew(
 ) -> tuple[set[ProgramKey], dict[ProgramKey, str]]:
     """Renew leases. Return the programs that were lost, and those that are to be cancelled with why."""
     with sessions.begin() as session:
-        lost = {ProgramKey(*each.key) for each in PROGRAMS.renew_all(session, leases, now + LEASE)}
+        lost = {ProgramKey(*each.key) for each in PROGRAMS.renew_all(session, leases, now, LEASE)}
         return lost, stops(session, [ProgramKey(*each.key) for each in leases])
 
 

@@ -215,7 +215,7 @@ class ResponseStore:
 
         def write() -> set[ResponseKey]:
             with self._sessions.begin() as session:
-                lost = RESPONSES.renew_all(session, leases, utc_now() + LEASE)
+                lost = RESPONSES.renew_all(session, leases, utc_now(), LEASE)
                 return {ResponseKey(*lease.key) for lease in lost}
 
         return await to_its_end(write)

@@ -109,6 +109,29 @@ def test_a_stale_holder_cannot_change_the_row(table, sessions):
         assert holder.end(session, state="closed")
 
 
+def test_many_leases_are_renewed_at_once_and_lost_ones_returned(table, sessions):
+    (lost,) = claim(table, sessions, BEGIN)
+    held = claim(table, sessions, BEGIN + 9 * MINUTE)
+    assert len(held) == 2
+    for minutes, until in ((9.1, 10), (9.5, 10.5)):
+        now = BEGIN + minutes * MINUTE
+        with sessions.begin() as session:
+            assert table.renew_all(session, [*held, lost], now, MINUTE) == [lost]
+        found = {row(table, sessions, key).lease_until for key in ("a", "late")}
+        assert found == {BEGIN + until * MINUTE}
+    assert row(table, sessions, "done").lease_until is None
+
+
+def test_leases_of_ended_processes_are_void(table, sessions):
+    claim(table, sessions, BEGIN)
+    with sessions.begin() as session:
+        session.get(table.model, "done").lease_until = BEGIN + MINUTE
+    with sessions.begin() as session:
+        table.void(session)
+    assert len(claim(table, sessions, BEGIN)) == 1
+    assert row(table, sessions, "done").lease_until, "it has ended"
+
+
 def test_a_background_thread_renews_until_the_lease_is_lost(table, sessions):
     renewed = []
     lost = threading.Event()
