@@ -49,9 +49,11 @@ async def keep_claims(
             while not away and await claim():
                 await renew()
             away = False
-        except SQLAlchemyError as error:
+        except Exception as error:  # whatever it is, the leases must be renewed
             if not away:
-                logger.warning("%s wait for the database: %s", what, type(error).__name__)
+                known = isinstance(error, SQLAlchemyError)
+                text = "%s wait for the database: %s"
+                logger.warning(text, what, type(error).__name__, exc_info=not known)
             away = True
         try:
             async with asyncio.timeout(POLL_S):

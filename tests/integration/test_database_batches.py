@@ -252,7 +252,8 @@ async def test_a_batch_of_a_dead_server_is_continued_once_by_one_of_several(worl
     assert world.batch(batch_id).completed == 20
 
 
-async def test_the_only_server_continues_batches_at_once(world):
+async def test_the_only_server_continues_batches_at_once(world, monkeypatch):
+    monkeypatch.setattr(repository, "LEASE", timedelta(minutes=30))
     async with world.server() as first:
         batch_id = await world.create(first, "hold")
         await until(lambda: world.calls.running)

@@ -13,6 +13,7 @@ import pytest
 from control_world import World
 from program_calls import Calls, add_apps, declare, node
 from sqlalchemy import update
+from sqlalchemy.exc import OperationalError
 from until import until
 
 from fairserve.interactions.programs.program import parse_program
@@ -31,10 +32,12 @@ from fairserve.platform.fleet.models import Models
 from fairserve.platform.server.recovery import end_claims
 from fairserve.platform.serving import claims
 from fairserve.platform.serving.interactions.service import Interactions, RunParts
-from fairserve.platform.serving.programs import repository
+from fairserve.platform.serving.programs import repository, service
 from fairserve.platform.serving.programs.repository import ProgramKey
+from fairserve.platform.serving.programs.schemas import ProgramOut
 from fairserve.platform.serving.programs.service import ProgramOptions, Programs
 from fairserve.platform.serving.programs.task_calls import ProgramOwner
+from fairserve.platform.serving.responses import store
 from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.service import Responses
 from fairserve.platform.serving.responses.store import ResponseStore
@@ -48,6 +51,8 @@ HOLD = {"one": ["hold"] * 9, "two": ["hold"] * 9}
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
     monkeypatch.setattr(claims, "POLL_S", 0.02)
+    for module in (repository, service, store):
+        monkeypatch.setattr(module, "LEASE", timedelta(minutes=30))
 
 
 @pytest.fixture
@@ -139,11 +144,45 @@ async def test_a_server_that_lost_a_program_stops_its_calls(apps, start):
     first = await start()
     await first.submit(*NODES)
     await until(lambda: first.calls.under_way)
+    events = []
+    first.programs.watch(KEY, events.append, "t")
     with apps.begin() as session:
         session.execute(update(ProgramRow).values(attempt=7))
     await until(lambda: not first.programs.is_live(KEY))
     await until(lambda: not first.calls.under_way)
     assert saved(apps).state == "running"
+    assert isinstance(events[-1], ProgramOut), "its followers are not left waiting"
+
+
+async def test_a_run_that_outlived_its_server_in_control_continues(apps, start):
+    first, second = await start(), await start({})
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    await second.world.control.open_interaction("a/run", "t", "a", "ann", declared=True)
+    await first.close()
+    assert (await ended(apps)).state == "complete"
+
+
+async def test_a_claim_that_cannot_be_read_now_is_repeated_after_its_lease(
+    apps, start, monkeypatch
+):
+    first, second = await start(), await start({})
+    load, away = second.programs._load, asyncio.Event()
+
+    def failing(key):
+        if not away.is_set():
+            away.set()
+            raise OperationalError("away", {}, Exception())
+        return load(key)
+
+    monkeypatch.setattr(second.programs, "_load", failing)
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    await first.close()
+    await until(away.is_set)
+    assert not await second.programs._claim()
+    expire(apps, ProgramRow)
+    assert (await ended(apps)).state == "complete"
 
 
 async def test_a_server_that_stops_hands_its_programs_over(apps, start):
@@ -316,9 +355,9 @@ class ResponseServer:
     def __init__(self, sessions):
         self.completions = Completions()
         hasher = SimpleNamespace(candidates=lambda user: [user])
-        store = ResponseStore(sessions, hasher, Conversations(sessions))
+        kept = ResponseStore(sessions, hasher, Conversations(sessions))
         decisions = SimpleNamespace(check_size=lambda *sizes: None, headers=lambda checked: {})
-        self.service = Responses(self.completions, decisions, store)
+        self.service = Responses(self.completions, decisions, kept)
         self.service.start()
 
     async def begin(self):
@@ -396,15 +435,15 @@ async def test_the_end_of_a_response_is_not_taken_for_a_cancellation(servers, mo
     first, _ = servers
     await first.begin()
     producer = first.completions.last
-    store, ending = first.service._store, asyncio.Event()
-    end = store.end
+    kept, ending = first.service._store, asyncio.Event()
+    end = kept.end
 
     async def slow(row):
         stored = await end(row)
         await ending.wait()
         return stored
 
-    monkeypatch.setattr(store, "end", slow)
+    monkeypatch.setattr(kept, "end", slow)
     producer.released.set()
     await until(lambda: producer.endpoint.ending)
     await until(lambda: _status(first, StoredResponse) == "completed")

@@ -190,6 +190,7 @@ def furnish(world):
                 app_id=app,
                 id="run",
                 user_id="zoé",
+                attempt=0,
                 declaration={},
                 limits={},
                 state="cancelled",

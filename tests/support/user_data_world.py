@@ -179,9 +179,9 @@ class World:
                     user,
                     {"nodes": [{"prompt": "dear ann"}]},
                     ProgramLimits(),
-                    "running",
+                    "complete",
                     "",
-                    datetime.fromtimestamp(self.began_at, UTC),
+                    *[datetime.fromtimestamp(self.began_at, UTC)] * 2,
                 ),
             )
             steps = {
