@@ -13,6 +13,7 @@ _TOPICS: dict[str, dict[str, str]] = {
     "Most used": {
         "host": "To be reached from other machines, and then behind a proxy with TLS.",
         "port": "If another program has the port.",
+        "role": "For more than one server: some with api, two with control, all with redis_url.",
         "data_dir": "To keep the data on a disk of its own.",
         "database_url": "For more than a trial: PostgreSQL can be backed up and shared.",
         "model": "To serve a real model, or for the tokenizer of external workers.",

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from fairserve.platform.background.jobs.jobs import JOBS
-from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.messages import ClusterView
+from fairserve.platform.control.storage import RowsJournal, RowsLedger
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.fleet.member import FleetMember
 from fairserve.platform.monitoring.client_shares import Share, ShareReader
@@ -189,7 +188,7 @@ def shares(found: ShareReader) -> Iterator[Metric]:
 
 
 def storage(
-    journal: Journal, limit_bytes: int, ledger: Ledger, lease_over: bool
+    journal: RowsJournal, limit_bytes: int, ledger: RowsLedger, lease_over: bool
 ) -> Iterator[Metric]:
     """Yield the sizes of the journal, and how far the ledger is behind it."""
     kept, unsynced = journal.sizes()
