@@ -57,7 +57,7 @@ REPEATED_S = 60.0
 MAX_WAITING = 20_000
 """Events that wait to be written, of which new calls are rejected beyond a half."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
-OF_BATCH = 256
+OF_BATCH = 64
 """Events of one entry: an entry is applied in one turn of the event loop."""
 
 
