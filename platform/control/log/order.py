@@ -32,7 +32,7 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.cell_events import CellEvent
-from fairserve.platform.control.log.redis_log import LOST, Base, RedisLog
+from fairserve.platform.control.log.redis_log import LOST, Base, Entry, RedisLog
 from fairserve.platform.control.log.shared_cell import Applied, EntryId, SharedCell
 from fairserve.platform.control.log.wire import (
     Batch,
@@ -177,6 +177,8 @@ class LogOrder:
         self._attached = asyncio.Event()
         self._stale = False
         """True if the state has to be replaced by the stored one."""
+        self._attachment = 0
+        """Number of times that the log was found."""
         self._attached_s = 0.0
         self._looked_s = 0.0
         """Monotonic time of the last look at the log: a process that was suspended may miss entries."""
@@ -304,8 +306,14 @@ class LogOrder:
                 if not self._waiting.events:
                     return
                 sent = self._batch()
-            data = batch_bytes(Batch(self.process, number, sent.plain))
-            if not await self.log.append(self.epoch, data):
+            data, attachment = (
+                batch_bytes(Batch(self.process, number, sent.plain)),
+                self._attachment,
+            )
+            there = await self.log.append(self.epoch, data)
+            if attachment != self._attachment:
+                continue  # the log is another now, or may have lost batches
+            if not there:
                 self._attached.clear()  # the reader looks for the present epoch
                 self._wake.set()
                 return
@@ -358,19 +366,27 @@ class LogOrder:
                 await asyncio.sleep(backoff.pause_s(failures))
                 continue
             for entry in entries:
-                match entry.kind:
-                    case "b":
-                        self.clock.read(entry.entry)
-                        self.shared_cell.batch(entry.entry, entry.data, self._took)
-                    case "t":
-                        self.clock.read(entry.entry)
-                        self._tick(entry.entry, tick_of(entry.data))
-                    case "e" if int(entry.data) != self.epoch:
-                        self._attached.clear()
-                        break
-                    case _:
-                        self.shared_cell.last = entry.entry
-            await asyncio.sleep(0)
+                self._read(entry)
+                await asyncio.sleep(0)  # an entry is applied in one turn of the event loop
+                if not self._attached.is_set():
+                    break
+
+    def _read(self, entry: Entry) -> None:
+        """Apply an entry."""
+        match entry.kind:
+            case "b":
+                self.clock.read(entry.entry)
+                missing = self.shared_cell.batch(entry.entry, entry.data, self._took)
+                if missing == self.process:
+                    self._attachment += 1
+                    self._repeat()
+            case "t":
+                self.clock.read(entry.entry)
+                self._tick(entry.entry, tick_of(entry.data))
+            case "e" if int(entry.data) != self.epoch:
+                self._attached.clear()
+            case _:
+                self.shared_cell.last = entry.entry
 
     def _silent_s(self) -> float:
         """Return the seconds since the last tick, or since the log was last looked for."""
@@ -439,13 +455,18 @@ class LogOrder:
             if self.begins_epochs is not None:
                 await self.begins_epochs(base)
             await asyncio.sleep(FIRST_RETRY_S)
-        # What was written and not read back may be lost: it is written again under its number.
-        self._written = self.shared_cell.seen(self.process)
+        self._repeat()
         if self._sent and next(iter(self._sent)) > self._written + 1:
             self._rename()
         self._stale = False
+        self._attachment += 1
         self._attached_s = time.monotonic()
         self._attached.set()
+        self._wake.set()
+
+    def _repeat(self) -> None:
+        """Write again what was written and not read back: it may be lost. The cell ignores the rest."""
+        self._written = self.shared_cell.seen(self.process)
         self._wake.set()
 
     async def _replace(self, epoch: int) -> bool:

@@ -90,18 +90,17 @@ class SharedCell:
         """Return the number of the last batch of a process; 0 if none is known."""
         return self._seen.get(process, (0, 0.0))[0]
 
-    def batch(
-        self, entry: EntryId, data: bytes, on_event: Callable[[str, int, int, Applied], None]
-    ) -> None:
+    def batch(self, entry: EntryId, data: bytes, on_event: OnEvent) -> str:
         """Apply a batch, unless it was applied before or follows one that is missing.
 
-        ``on_event`` gets process, number and place in the batch of each event, right after the event.
-        Raises UnreadableEntryError before anything has changed.
+        Return the process if a batch of it is missing, else "". ``on_event`` gets process, number and
+        place in the batch of each event, right after the event. Raises UnreadableEntryError before
+        anything has changed.
         """
         process, number, events = batch_of(data)
-        self.last = entry
-        if number != self.seen(process) + 1 and self.seen(process):
-            return
+        self.last, seen = entry, self.seen(process)
+        if seen and number != seen + 1:
+            return process if number > seen else ""
         self._seen[process] = (number, entry.at_s)
         progressed = False
         for place, event in enumerate(events):
@@ -109,6 +108,7 @@ class SharedCell:
             progressed = progressed or isinstance(event, Progress)
         if progressed:
             on_event(process, number, len(events), self._apply(DecodedTokensDue(), entry.at_s))
+        return ""
 
     def tick(self, entry: EntryId, tick: Tick) -> Applied:
         """Pass the time."""
