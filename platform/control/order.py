@@ -34,6 +34,8 @@ class EventOrder(Protocol):
 
     shared: bool
     """True if other processes put events into it, too."""
+    speaks: bool
+    """True while this process reports workers and keeps settings up to date; always if it is alone."""
 
     def start(self) -> None:
         """Bind to the running loop, and begin with ticks."""
@@ -67,6 +69,7 @@ class OwnOrder:
     """The order of a server that decides alone: an event is applied when it is put."""
 
     shared = False
+    speaks = True
 
     def __init__(
         self,

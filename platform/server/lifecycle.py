@@ -39,6 +39,7 @@ from fairserve.platform.server.app import create_app
 from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http_state import RunningState, put_on
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.stored_settings import StoredSettings
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE, RunParts
 from fairserve.platform.serving.messages.endpoint import TokenCounts
 from fairserve.platform.tenancy.parts import TenancyParts
@@ -48,6 +49,7 @@ from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
+    from fairserve.platform.server.shared_order import SharedOrder
 
 logger = logging.getLogger(__name__)
 
@@ -323,8 +325,8 @@ class Platform:
         external = settings.worker_urls or settings.fleet_file or stored.part.workers
         shared = self.storage.shared
         if shared is not None:
-            shared.on_speaking = self.pool.report_caches_again
             self._tasks.append(asyncio.create_task(self._follow_fleet(stored), name="stored fleet"))
+            self._follow_settings(shared)
         if external or shared is not None or self.addition is not None:
             self.fleet.set_part("settings", static_fleet(settings))
         else:
@@ -346,6 +348,22 @@ class Platform:
             )
             await self.fleet_watch.check()
             self._tasks.append(asyncio.create_task(self.fleet_watch.run(), name="fleet file"))
+
+    def _follow_settings(self, shared: SharedOrder) -> None:
+        """Put the settings whose events were lost, and report all caches, when this process speaks."""
+        settings = StoredSettings(
+            self.sessions,
+            self.control,
+            self.settings.tenancy.learning_options,
+            lambda: self.control.order.speaks,
+        )
+
+        def begin() -> None:
+            settings.begin()
+            self.pool.report_caches_again()
+
+        shared.on_speaking = begin
+        self._tasks.append(asyncio.create_task(settings.run(), name="stored settings"))
 
     async def _follow_fleet(self, known: StoredFleet) -> None:
         """Apply the changes of the stored fleet that other servers make."""

@@ -42,13 +42,23 @@ class SharedOrder:
     """No process knows when the cell was alive last: its log does."""
 
     def __init__(self, settings: Settings, hasher: KeyHasher) -> None:
+        """Raises ValueError for settings that no servers can share."""
         self.marks, self.clock = StoredMarks(), LogClock()
         self.lost = threading.Event()
         """Set once this process cannot follow the log any more."""
         self.problem = ""
         self.speaker: Speaker | None = None
         self.order: LogOrder | None = None
-        self._speaks_when_silent = settings.control.role == "control"
+        role = settings.control.role
+        if not settings.background.redis_url:
+            raise ValueError(
+                f"role is {role}: redis_url must name the Redis that the servers share"
+            )
+        if settings.db.embedded_database:
+            raise ValueError(
+                f"role is {role}: database_url must name the PostgreSQL database that the servers share"
+            )
+        self._speaks_when_silent = role == "control"
         self._options = control_options(settings.control, settings.tenancy)
         self._hasher = hasher
         self._on_lost: Callable[[], object] = lambda: None

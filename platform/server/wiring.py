@@ -54,7 +54,6 @@ from fairserve.platform.server.ledger_rows import LedgerRows
 from fairserve.platform.server.metrics.metrics import Metrics, Sources
 from fairserve.platform.server.recovery import StoredState
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.shared_order import SharedOrder
 from fairserve.platform.serving.batches.line_calls import line_calls
 from fairserve.platform.serving.batches.service import Batches
 from fairserve.platform.serving.completions.idempotency import IdempotentAnswers
@@ -83,6 +82,7 @@ from fairserve.scheduling.system import SystemConfig
 if TYPE_CHECKING:
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
     from fairserve.platform.monitoring.tracing.exporting import Tracing
+    from fairserve.platform.server.shared_order import SharedOrder
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Storage:
 
 def storage(settings: Settings, engine: Engine | None, lease: ServingRight | None) -> Storage:
     """Connect the database. With a lease, every write checks that this server holds it."""
-    shared = SharedOrder(settings, key_hasher(settings.db)) if shares_order(settings) else None
+    shared = _shared_order(settings) if settings.control.role != "all" else None
     engine = connect(settings.db.effective_database_url) if engine is None else engine
     management = management_engine(engine)
     plain = session_factory(engine, management)
@@ -204,9 +204,10 @@ def control(
     )
 
 
-def shares_order(settings: Settings) -> bool:
-    """Return whether a process with these settings shares its order with others."""
-    return settings.control.role != "all"
+def _shared_order(settings: Settings) -> SharedOrder:
+    from fairserve.platform.server.shared_order import SharedOrder
+
+    return SharedOrder(settings, key_hasher(settings.db))
 
 
 def _no_lease() -> None:
