@@ -19,12 +19,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Raw
 
 from fairserve.engine.backoff import Backoff
 from fairserve.interactions.call import Call
@@ -38,8 +41,9 @@ from fairserve.platform.control.log.wire import (
     Batch,
     Tick,
     UnreadableEntryError,
+    UnsharedEventError,
     batch_bytes,
-    plain_of,
+    event_bytes,
     tick_of,
 )
 from fairserve.platform.control.messages import Progress, Submit
@@ -69,7 +73,7 @@ class CellMismatchError(Exception):
 class _Sent:
     """A batch that was written, or is to be."""
 
-    plain: list[Any]
+    events: list[Raw]
     waits: list[asyncio.Future[None] | None]
     """Who waits for each event; empty once the batch was read back."""
     read_s: float | None = None
@@ -306,10 +310,11 @@ class LogOrder:
                 if not self._waiting.events:
                     return
                 sent = self._batch()
-            data, attachment = (
-                batch_bytes(Batch(self.process, number, sent.plain)),
-                self._attachment,
-            )
+                if sent is None:
+                    self._wrote(self._written)
+                    continue
+            attachment = self._attachment
+            data = batch_bytes(Batch(self.process, number, sent.events))
             there = await self.log.append(self.epoch, data)
             if attachment != self._attachment:
                 continue  # the log is another now, or may have lost batches
@@ -321,27 +326,29 @@ class LogOrder:
 
     def _wrote(self, number: int) -> None:
         self._written = max(self._written, number)
-        due = [wait for n, wait in self._kept_waits if n <= self._written]
-        self._kept_waits = [each for each in self._kept_waits if each[0] > self._written]
+        up_to = self._written if self._waiting.events or self._written < self._number else math.inf
+        due = [wait for n, wait in self._kept_waits if n <= up_to]
+        self._kept_waits = [each for each in self._kept_waits if each[0] > up_to]
         for wait in due:
             if not wait.done():
                 wait.set_result(None)
 
-    def _batch(self) -> _Sent:
-        """Make a batch of the first events that wait."""
-        events, waits = self._waiting.take(OF_BATCH)
-        plain, kept = [], []
-        for event, wait in zip(events, waits, strict=True):
+    def _batch(self) -> _Sent | None:
+        """Make a batch of the first events that wait; None if none of them can be written."""
+        sent = _Sent([], [])
+        for event, wait in zip(*self._waiting.take(OF_BATCH), strict=True):
             try:
-                plain.append(plain_of(event))
-            except KeyError as error:  # a fault of ours: no such event is shared
-                logger.error("%s is not shared", type(event).__name__)
+                sent.events.append(event_bytes(event))
+            except UnsharedEventError as error:
+                logger.error("%s", error)
                 if wait is not None and not wait.done():
                     wait.set_exception(error)
             else:
-                kept.append(wait)
+                sent.waits.append(wait)
+        if not sent.events:
+            return None
         self._number += 1
-        sent = self._sent[self._number] = _Sent(plain, kept)
+        self._sent[self._number] = sent
         return sent
 
     # --- reading ----------------------------------------------------------------------------------

@@ -60,8 +60,8 @@ class Batch(msgspec.Struct, array_like=True, frozen=True):
     """Id of the process, new at each start."""
     number: int
     """1 for its first batch, and one more for each that follows. A repeated batch has its number."""
-    events: list[Any]
-    """Events as :func:`plain_of` returns them."""
+    events: list[msgspec.Raw]
+    """Events as :func:`event_bytes` returns them."""
 
 
 class Tick(msgspec.Struct, array_like=True, frozen=True):
@@ -175,13 +175,28 @@ class UnreadableEntryError(Exception):
     """An entry of the log is of another version. Who cannot read one may not apply later ones."""
 
 
-def plain_of(event: ce.CellEvent) -> msgspec.Struct:
-    """Return an event in the form in which it travels. Raises KeyError for one that does not."""
-    return _FORMS[type(event)].plain(event)
+class UnsharedEventError(ValueError):
+    """An event cannot be written to the log. The message says which and why."""
+
+
+def event_bytes(event: ce.CellEvent) -> msgspec.Raw:
+    """Return an event as it travels.
+
+    Raises UnsharedEventError for a class that is not shared, for a number over 64 bits, and for text that
+    is no Unicode, such as half of a surrogate pair.
+    """
+    name = type(event).__name__
+    form = _FORMS.get(type(event))
+    if form is None:
+        raise UnsharedEventError(f"{name} is not an event that processes share")
+    try:
+        return msgspec.Raw(_encode(form.plain(event)))
+    except (OverflowError, TypeError, ValueError) as error:
+        raise UnsharedEventError(f"{name} cannot be written to the log: {error}") from error
 
 
 def batch_bytes(batch: Batch) -> bytes:
-    """Return an entry of events. Raises OverflowError or TypeError for a number over 64 bits."""
+    """Return an entry of events."""
     return _encode(batch)
 
 
