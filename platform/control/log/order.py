@@ -272,7 +272,7 @@ class LogOrder:
 
     async def kept(self) -> None:
         """Wait until the events so far are in Redis."""
-        number = self._number + (1 if self._waiting.events else 0)
+        number = self._number + math.ceil(len(self._waiting.events) / OF_BATCH)
         if self._written >= number:
             return
         wait: asyncio.Future[None] = asyncio.get_running_loop().create_future()
