@@ -385,8 +385,7 @@ class LogOrder:
                 self.clock.read(entry.entry)
                 missing = self.shared_cell.batch(entry.entry, entry.data, self._took)
                 if missing == self.process:
-                    self._attachment += 1
-                    self._repeat()
+                    self._write_missing()
             case "t":
                 self.clock.read(entry.entry)
                 self._tick(entry.entry, tick_of(entry.data))
@@ -463,18 +462,31 @@ class LogOrder:
                 await self.begins_epochs(base)
             await asyncio.sleep(FIRST_RETRY_S)
         self._repeat()
-        if self._sent and next(iter(self._sent)) > self._written + 1:
-            self._rename()
         self._stale = False
-        self._attachment += 1
         self._attached_s = time.monotonic()
         self._attached.set()
         self._wake.set()
 
     def _repeat(self) -> None:
         """Write again what was written and not read back: it may be lost. The cell ignores the rest."""
-        self._written = self.shared_cell.seen(self.process)
+        first = next(iter(self._sent), self._number + 1)
+        self._written = max(self.shared_cell.seen(self.process), first - 1)
+        self._attachment += 1
         self._wake.set()
+
+    def _write_missing(self) -> None:
+        """Write again what the cell lacks before a batch that was read.
+
+        A new id begins with batch 1, if earlier ones are no longer known here: they were read back so
+        long ago that the state that lacks them is older, or that the cell has forgotten this process.
+        """
+        if self.shared_cell.seen(self.process) + 1 not in self._sent:
+            logger.warning("the cell has not seen the earlier batches of this process")
+            first = next(iter(self._sent), self._number + 1)
+            self.process, self._number = _process_id(), self._number - first + 1
+            self._sent = dict(enumerate(self._sent.values(), start=1))
+            self._kept_waits = [(number - first + 1, wait) for number, wait in self._kept_waits]
+        self._repeat()
 
     async def _replace(self, epoch: int) -> bool:
         """Replace the state by that of an epoch; return false if it is not there."""
@@ -488,13 +500,6 @@ class LogOrder:
         self._on_replaced(before)
         logger.info("epoch %d of the cell, after entry %s", epoch, self.shared_cell.last)
         return True
-
-    def _rename(self) -> None:
-        """Write the batches that are left under a new id: the cell lacks some before them."""
-        self.process, self._written = _process_id(), 0
-        self._sent = dict(enumerate(self._sent.values(), start=1))
-        self._number = len(self._sent)
-        logger.error("some events of this process are lost with the log")
 
 
 def _process_id() -> str:

@@ -99,7 +99,7 @@ class SharedCell:
         """
         process, number, events = batch_of(data)
         self.last, seen = entry, self.seen(process)
-        if seen and number != seen + 1:
+        if number != seen + 1:
             return process if number > seen else ""
         self._seen[process] = (number, entry.at_s)
         progressed = False

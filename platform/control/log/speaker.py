@@ -46,6 +46,7 @@ class Speaker:
         process begins or ceases to speak.
         """
         self._log, self._order = log, order
+        self._token = order.process
         self._stored, self._full, self._on_change = stored, full, on_change
         self._state: tuple[EntryId, bytes] | None = None
         """A state that is not stored yet."""
@@ -70,7 +71,7 @@ class Speaker:
         if self._order.speaks:
             self._set(False)
             try:
-                await self._log.leave(self._order.process)
+                await self._log.leave(self._token)
             except LOST:
                 logger.warning("the speaker's lease is not released: it ends by itself")
 
@@ -79,11 +80,11 @@ class Speaker:
         if not order.attached:
             self._set(False)
             return
-        if not order.speaks and not await self._log.take_lease(order.process, lease_ms):
+        if not order.speaks and not await self._log.take_lease(self._token, lease_ms):
             return
         checked, check = order.shared_cell.latest_check()
         tick = Tick(order.process, checked, check, str(self._stored()), self._full())
-        if not await self._log.say(order.process, lease_ms, order.epoch, tick_bytes(tick)):
+        if not await self._log.say(self._token, lease_ms, order.epoch, tick_bytes(tick)):
             self._set(False)
             return
         self._set(True)
@@ -117,7 +118,7 @@ class Speaker:
                 return
         elif base is not None:
             return  # another process has a state
-        if not await self._log.take_lease(order.process, lease_ms):
+        if not await self._log.take_lease(self._token, lease_ms):
             return
         now_ms = await self._log.now_ms()
         first = EntryId(max(now_ms, last.ms + 1), 0)
@@ -126,6 +127,6 @@ class Speaker:
         state = order.shared_cell.snapshot() | {"last": str(first)}
         begun = Base(epoch, order.agreement)
         before = base.epoch if base is not None else order.epoch
-        if await self._log.begin(order.process, lease_ms, begun, first, state_bytes(state), before):
+        if await self._log.begin(self._token, lease_ms, begun, first, state_bytes(state), before):
             self.fresh, self._state = fresh, None
             logger.warning("epoch %d of the cell begins with the state of this process", epoch)

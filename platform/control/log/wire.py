@@ -182,8 +182,8 @@ class UnsharedEventError(ValueError):
 def event_bytes(event: ce.CellEvent) -> msgspec.Raw:
     """Return an event as it travels.
 
-    Raises UnsharedEventError for a class that is not shared, for a number over 64 bits, and for text with
-    half of a surrogate pair.
+    Raises UnsharedEventError for a class that is not shared, for a number over 64 bits, and for text
+    with half of a surrogate pair.
     """
     name = type(event).__name__
     form = _FORMS.get(type(event))
