@@ -419,8 +419,11 @@ class LogOrder:
             else:
                 wait.set_exception(applied.error)
         if place == len(sent.waits) - 1:
-            sent.waits, sent.read_s = [], time.monotonic()
-            self._wrote(number)
+            self._read_back(number, sent)
+
+    def _read_back(self, number: int, sent: _Sent) -> None:
+        sent.waits, sent.read_s = [], time.monotonic()
+        self._wrote(number)
 
     def _tick(self, entry: EntryId, tick: Tick) -> None:
         if self.shared_cell.differs(tick):
@@ -489,7 +492,11 @@ class LogOrder:
         self._repeat()
 
     async def _replace(self, epoch: int) -> bool:
-        """Replace the state by that of an epoch; return false if it is not there."""
+        """Replace the state by that of an epoch; return false if it is not there.
+
+        The outputs of the entries that this process has not read before are in the state alone: who waits
+        for an event in them is woken, without its error.
+        """
         state = await self.log.snapshot(epoch)
         if state is None:
             return False
@@ -498,6 +505,12 @@ class LogOrder:
         self.epoch = epoch
         self.clock.read(self.shared_cell.last)
         self._on_replaced(before)
+        for number, sent in self._sent.items():
+            if sent.read_s is None and number <= self.shared_cell.seen(self.process):
+                for wait in sent.waits:
+                    if wait is not None and not wait.done():
+                        wait.set_result(None)
+                self._read_back(number, sent)
         logger.info("epoch %d of the cell, after entry %s", epoch, self.shared_cell.last)
         return True
 
