@@ -41,6 +41,12 @@ if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
 redis.call('XADD', KEYS[2], '*', 't', ARGV[3])
 return 1
 """
+_STORE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] or redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+redis.call('SET', KEYS[3], ARGV[2])
+redis.call('XTRIM', KEYS[2], 'MINID', ARGV[3])
+return 1
+"""
 _BEGIN = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -181,10 +187,14 @@ class RedisLog:
         await asyncio.sleep(ELECTION_S)
         return max(EntryId.of(each) for each in (await self._commands.hgetall(key)).values())
 
-    async def store_snapshot(self, epoch: int, state: bytes, before: EntryId) -> None:
-        """Replace the state of the epoch, and drop the entries that it contains."""
-        await self._commands.set(self._key("snapshot", epoch), state)
-        await self._commands.xtrim(self._key("log", epoch), minid=str(before), approximate=False)
+    async def store_snapshot(self, token: str, epoch: int, state: bytes, before: EntryId) -> bool:
+        """Replace the state of the epoch, and drop the entries that it contains.
+
+        Return false if another process has the lease, whose state may be later.
+        """
+        keys = self._key("speaker"), self._key("log", epoch), self._key("snapshot", epoch)
+        stored = await self._commands.eval(_STORE, 3, *keys, token, state, str(before))
+        return bool(stored == 1)
 
     async def now_ms(self) -> int:
         """Return the server's time."""

@@ -48,8 +48,8 @@ class Speaker:
         self._log, self._order = log, order
         self._token = order.process
         self._stored, self._full, self._on_change = stored, full, on_change
-        self._state: tuple[EntryId, bytes] | None = None
-        """A state that is not stored yet."""
+        self._state: tuple[int, EntryId, bytes] | None = None
+        """A state that is not stored yet: epoch, last entry, state. Other speakers may store later ones."""
         self._stated_s = time.monotonic()
         self.fresh = False
         """True if this process began the cell without an earlier state."""
@@ -92,19 +92,21 @@ class Speaker:
 
     def _set(self, speaks: bool) -> None:
         if speaks != self._order.speaks:
-            self._order.speaks = speaks
+            self._order.speaks, self._state = speaks, None
             logger.info("this process %s", "speaks" if speaks else "is silent")
             self._on_change(speaks)
 
     async def _store_state(self) -> None:
         """Take a state now and then; store it once all rows before it are in the database."""
+        order = self._order
         if self._state is None and time.monotonic() - self._stated_s >= SNAPSHOT_S:
-            shared = self._order.shared_cell
-            self._state = shared.last, state_bytes(shared.snapshot())
+            shared = order.shared_cell
+            self._state = order.epoch, shared.last, state_bytes(shared.snapshot())
             self._stated_s = time.monotonic()
-        if self._state is not None and self._stored() >= self._state[0]:
-            (last, state), self._state = self._state, None
-            await self._log.store_snapshot(self._order.epoch, state, last)
+        if self._state is not None and self._stored() >= self._state[1]:
+            (epoch, last, state), self._state = self._state, None
+            if epoch == order.epoch:
+                await self._log.store_snapshot(self._token, epoch, state, last)
 
     # --- epochs -----------------------------------------------------------------------------------
 
