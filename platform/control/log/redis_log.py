@@ -55,7 +55,8 @@ redis.call('DEL', KEYS[3])
 redis.call('XADD', KEYS[3], ARGV[4], 'e', ARGV[3])
 redis.call('SET', KEYS[4], ARGV[5])
 redis.call('SET', KEYS[2], ARGV[6])
-if KEYS[5] ~= KEYS[3] then redis.call('EXPIRE', KEYS[5], 60) end
+redis.call('EXPIRE', KEYS[5], 60)
+redis.call('DEL', KEYS[6])
 return 1
 """
 _LEAVE = (
@@ -165,6 +166,7 @@ class RedisLog:
             self._key("log", base.epoch),
             self._key("snapshot", base.epoch),
             self._key("log", before),
+            self._key("snapshot", before),
         )
         values = (
             token,
@@ -174,10 +176,8 @@ class RedisLog:
             state,
             msgspec.json.encode(base),
         )
-        begun = bool(await self._commands.eval(_BEGIN, len(keys), *keys, *values) == 1)
-        if begun:
-            await self._commands.delete(self._key("snapshot", before))
-        return begun
+        begun = await self._commands.eval(_BEGIN, len(keys), *keys, *values)
+        return bool(begun == 1)
 
     async def ahead(self, process: str, last: EntryId) -> EntryId:
         """Tell the others how far this process has read; return how far the furthest has."""

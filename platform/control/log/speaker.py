@@ -124,11 +124,11 @@ class Speaker:
             return
         now_ms = await self._log.now_ms()
         first = EntryId(max(now_ms, last.ms + 1), 0)
-        epoch = max(now_ms, order.epoch + 1)
+        before = order.epoch if base is None else max(order.epoch, base.epoch)
+        epoch = max(now_ms, before + 1)
         fresh = not order.epoch
         state = order.shared_cell.snapshot() | {"last": str(first)}
         begun = Base(epoch, order.agreement)
-        before = base.epoch if base is not None else order.epoch
         if await self._log.begin(self._token, lease_ms, begun, first, state_bytes(state), before):
             self.fresh, self._state = fresh, None
             logger.warning("epoch %d of the cell begins with the state of this process", epoch)
