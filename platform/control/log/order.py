@@ -35,7 +35,7 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.cell_events import CellEvent
-from fairserve.platform.control.log.redis_log import LOST, Base, Entry, RedisLog
+from fairserve.platform.control.log.redis_log import LOST, Base, Entry, RedisLog, Where
 from fairserve.platform.control.log.shared_cell import Applied, EntryId, SharedCell
 from fairserve.platform.control.log.wire import (
     Batch,
@@ -357,13 +357,17 @@ class LogOrder:
         backoff, failures = Backoff(FIRST_RETRY_S, LAST_RETRY_S), 0
         while True:
             try:
-                now_s = time.monotonic()
-                if now_s - self._looked_s > SUSPENDED_S or self._silent_s() > SILENCE_S:
+                if self._silent_s() > SILENCE_S:
                     self._attached.clear()
                 if not self._attached.is_set():
                     await self._attach()
-                self._looked_s = now_s
                 entries = await self.log.read(self.epoch, self.shared_cell.last, READ_MS)
+                looked_s, self._looked_s = self._looked_s, time.monotonic()
+                if self._looked_s - looked_s > SUSPENDED_S or (
+                    not entries and await self._where() == "lost"
+                ):
+                    self._attached.clear()
+                    continue
                 failures = 0
             except LOST as error:
                 if not failures:
@@ -456,9 +460,11 @@ class LogOrder:
             if base is not None and base.agreement != self.agreement:
                 raise CellMismatchError(_difference(base.agreement, self.agreement))
             if base is not None and base.epoch == self.epoch and not self._stale:
-                where = await self.log.where(self.epoch, self.shared_cell.last)
+                where = await self._where()
                 if where == "there" or (where == "trimmed" and await self._replace(base.epoch)):
                     break
+                if where == "lost":  # others may have read less: they are to see it, too
+                    await self.log.end(self.epoch)
             elif base is not None and base.epoch >= self.epoch and await self._replace(base.epoch):
                 break
             if self.begins_epochs is not None:
@@ -466,9 +472,12 @@ class LogOrder:
             await asyncio.sleep(FIRST_RETRY_S)
         self._repeat()
         self._stale = False
-        self._attached_s = time.monotonic()
+        self._attached_s = self._looked_s = time.monotonic()
         self._attached.set()
         self._wake.set()
+
+    async def _where(self) -> Where:
+        return await self.log.where(self.epoch, self.shared_cell.last)
 
     def _repeat(self) -> None:
         """Write again what was written and not read back: it may be lost. The cell ignores the rest."""
@@ -494,8 +503,8 @@ class LogOrder:
     async def _replace(self, epoch: int) -> bool:
         """Replace the state by that of an epoch; return false if it is not there.
 
-        The outputs of the entries that this process has not read before are in the state alone: who waits
-        for an event in them is woken, without its error.
+        Outputs of entries that this process has not read are never executed: who waits for an event in
+        them is woken, without its error.
         """
         state = await self.log.snapshot(epoch)
         if state is None:

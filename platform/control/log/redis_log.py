@@ -129,6 +129,10 @@ class RedisLog:
         first = await self._reading.xrange(key, count=1)
         return "trimmed" if first and EntryId.of(first[0][0]) > entry else "lost"
 
+    async def end(self, epoch: int) -> None:
+        """Drop the log of an epoch that has lost entries: no process continues with it."""
+        await self._commands.delete(self._key("log", epoch))
+
     async def snapshot(self, epoch: int) -> dict[str, Any] | None:
         """Return the stored state of an epoch."""
         data = await self._commands.get(self._key("snapshot", epoch))

@@ -49,7 +49,7 @@ class Speaker:
         self._token = order.process
         self._stored, self._full, self._on_change = stored, full, on_change
         self._state: tuple[int, EntryId, bytes] | None = None
-        """A state that is not stored yet: epoch, last entry, state. Other speakers may store later ones."""
+        """A state that is not stored yet, with its epoch and last entry. Others may store later ones."""
         self._stated_s = time.monotonic()
         self.fresh = False
         """True if this process began the cell without an earlier state."""
@@ -117,6 +117,7 @@ class Speaker:
         if order.epoch:
             furthest = await self._log.ahead(order.process, last)
             if furthest > last:
+                await self._log.leave(self._token)
                 return
         elif base is not None:
             return  # another process has a state
