@@ -1,4 +1,4 @@
-"""What a server knows of the storage of its calls, whether it or another keeps their rows."""
+"""Interfaces of the storage of calls, whether this server or another one keeps their rows."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RowsLedger(Protocol):
 
 
 class ServingRight(Protocol):
-    """Whether this server may accept calls; see :class:`~.lease.Lease`."""
+    """The right of this server to accept calls; see :class:`~.lease.Lease`."""
 
     lost: threading.Event
     previous_alive_at: float | None

@@ -1,4 +1,4 @@
-"""What a process observes of the workers, for control: one of those that share an order reports it."""
+"""Reports of workers for control: one of the processes that share an order sends them."""
 
 from __future__ import annotations
 

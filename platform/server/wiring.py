@@ -104,7 +104,7 @@ class Storage:
     rows: LedgerRows
     ledger: RowsLedger
     shared: SharedOrder | None
-    """What this process shares with others; None if it decides alone."""
+    """Parts that this process shares with others; None if it decides alone."""
 
 
 def storage(settings: Settings, engine: Engine | None, lease: ServingRight | None) -> Storage:

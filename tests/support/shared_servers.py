@@ -76,7 +76,6 @@ class SharedServers:
                 start=False,
                 role=role,
                 worker_urls=self._worker_url,
-                usage_rollup_interval_s=0.2,
             )
             server.data_dir.mkdir(exist_ok=True)
             server.app_key = "made by new_app"

@@ -1,4 +1,4 @@
-"""How far the rows of a cell are in the database, and the parts of a process that writes none.
+"""Marks of how far the rows of a cell are in the database, and the parts of a process without rows.
 
 A control process writes a mark into its journal for each tick. The speaker's ledger reports the last
 mark before which all rows are stored, and its ticks spread it: the journals of the others are dropped up

@@ -75,7 +75,7 @@ class _Sent:
 
     events: list[Raw]
     waits: list[asyncio.Future[None] | None]
-    """Who waits for each event; empty once the batch was read back."""
+    """Those that wait for each event; empty once the batch was read back."""
     read_s: float | None = None
     """Monotonic time at which it was read back."""
 

@@ -29,7 +29,7 @@ LOST = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError)
 """Errors after which the server may answer again."""
 ANSWER_S = 5.0
 ELECTION_S = 0.3
-"""Seconds in which processes with a state tell how far they have read."""
+"""Seconds in which processes with a state compare how far they have read."""
 CONNECT_S = 2.0
 Where = Literal["there", "trimmed", "lost"]
 ENTRIES_AT_ONCE = 200
@@ -65,7 +65,7 @@ _LEAVE = (
 
 
 class Base(msgspec.Struct, frozen=True):
-    """What the processes of a cell agree on."""
+    """The present epoch, with the values that all processes of a cell have in common."""
 
     epoch: int
     agreement: dict[str, Any]
@@ -184,7 +184,7 @@ class RedisLog:
         return bool(begun == 1)
 
     async def ahead(self, process: str, last: EntryId) -> EntryId:
-        """Tell the others how far this process has read; return how far the furthest has."""
+        """Note how far this process has read; return how far the furthest has."""
         key = self._key("ahead")
         await self._commands.hset(key, process, str(last))
         await self._commands.pexpire(key, 5_000)
