@@ -275,6 +275,7 @@ def metrics(
             journal=stored.journal,
             ledger=stored.ledger,
             lease=lease,
+            speaks=lambda: control.order.speaks,
             sessions=stored.sessions,
             journal_limit_bytes=settings.control.journal_max_bytes,
             version=product_version(),

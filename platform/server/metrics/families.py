@@ -215,6 +215,15 @@ def storage(
     )
 
 
+def speaking(speaks: bool) -> Iterator[Metric]:
+    """Yield whether this server speaks for those that share its order; one that is alone does."""
+    yield _one(
+        "speaks",
+        "1 if this server reports workers and writes rows, for all that share its order of calls.",
+        speaks,
+    )
+
+
 def jobs(states: Iterable[JobState] | None) -> Iterator[Metric]:
     """Yield the background jobs; None: the database did not answer."""
     yield _one("database_up", "1 if the database answered the scrape.", states is not None)

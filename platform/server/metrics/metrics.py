@@ -44,6 +44,8 @@ class Sources:
     journal: RowsJournal
     ledger: RowsLedger
     lease: ServingRight | None
+    speaks: Callable[[], bool]
+    """Whether this process reports workers, and writes the rows."""
     sessions: SessionFactory
     journal_limit_bytes: int
     version: str
@@ -90,6 +92,7 @@ class Metrics:
             *families.storage(
                 sources.journal, sources.journal_limit_bytes, sources.ledger, lease_over
             ),
+            *families.speaking(sources.speaks()),
             *families.jobs(states),
             *families.spans(None if sources.spans is None else sources.spans()),
         ]
