@@ -116,7 +116,6 @@ class DemoServer:
                 env={
                     **inherited,
                     "FAIRSERVE_ADMIN_KEY": self.admin_key,
-                    "FAIRSERVE_USAGE_ROLLUP_INTERVAL_S": "0.5",
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=log,

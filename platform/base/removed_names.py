@@ -35,6 +35,8 @@ _REPLACED = {
     "run_from_traceparent": _OF_APPS.format("run_rules, of which whole_trace is one"),
     "interaction_reopen_grace_s": _always("twice interaction_idle_timeout_s"),
     "user_openings_per_minute": _always("600"),
+    # Reports.
+    "usage_rollup_interval_s": _always("a second, and rests for 50 times the length of a pass"),
     # The queue and the journal.
     "max_user_share": "a user may have a quarter of max_tenant_share",
     "lease_s": _always("60 seconds"),

@@ -32,6 +32,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.control.storage import ServingRight
 from fairserve.platform.db.base import NAME_CHARS, utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.operations import ServerLease
@@ -275,7 +276,7 @@ class Lease:
         return update(ServerLease).where(_ROW, ServerLease.token == self._token)
 
 
-def fenced(sessions: SessionFactory, lease: Lease) -> SessionFactory:
+def fenced(sessions: SessionFactory, lease: ServingRight) -> SessionFactory:
     """Return the sessions, each of which checks the lease right before it commits."""
     event.listen(sessions, "before_commit", lease.check)
     return sessions

@@ -48,9 +48,38 @@ MANY_ROWS = 8
 MAX_REASON_CHARS = 300
 _NO_ROWS: tuple[Kind, ...] = ("accepted", "progress")
 """Kinds of entries that make no row."""
+_NO_MARKS: tuple[Kind, ...] = (*_NO_ROWS, "closed", "interaction", "open_interaction")
 
 RunKey = tuple[str, str, str]
 """Tenant, app and the client's id of a run."""
+
+
+class Marks(Protocol):
+    """Among processes that have the same rows: who writes them, and how far. From any thread."""
+
+    @property
+    def writes(self) -> bool:
+        """True if this process writes the rows."""
+        ...
+
+    def is_stored(self, mark: str) -> bool:
+        """Return whether another process has written all rows before a mark of the journal."""
+        ...
+
+    def stored(self, mark: str) -> None:
+        """Note that this process has written all rows before a mark."""
+
+
+class _OwnRows:
+    """The marks of a process that writes its rows alone: there are none."""
+
+    writes = True
+
+    def is_stored(self, mark: str) -> bool:
+        return False
+
+    def stored(self, mark: str) -> None:
+        pass
 
 
 class RowSink(Protocol):
@@ -73,7 +102,10 @@ class Ledger:
         sink: RowSink,
         *,
         retry_s: float = FIRST_RETRY_S,
+        marks: Marks = _OwnRows(),
     ) -> None:
+        """With ``marks`` the rows are written here only while this process is to write them."""
+        self._marks = marks
         self._journal = journal
         self._sink = sink
         self._backoff = Backoff(retry_s, LAST_RETRY_S)
@@ -152,11 +184,32 @@ class Ledger:
             self._wake.clear()
             self._hurry.clear()
             most_rows = 0
-            while not self._stopping.is_set() and (rows := self._copy_batch()) is not None:
+            while not self._stopping.is_set() and (rows := self._next_batch()) is not None:
                 most_rows = max(most_rows, rows)
             self._stopping.wait(GATHER_S)
             if most_rows > MANY_ROWS:
                 self._hurry.wait(BUSY_S)
+
+    def _next_batch(self) -> int | None:
+        return self._copy_batch() if self._marks.writes else self._skip_batch()
+
+    def _skip_batch(self) -> int | None:
+        """Skip rows that another process has written; return 0, or None if there are none."""
+        position, end = self._position, self._journal.durable_position
+        try:
+            for entry, after in read_entries(
+                self._journal.folder, position, end, BATCH_BYTES, but=_NO_MARKS
+            ):
+                if entry is not None:
+                    if not self._marks.is_stored(entry.key):
+                        break
+                    position = after
+        except OSError as error:
+            logger.error("the journal cannot be read: %s", error)
+        if position == self._position:
+            return None
+        self._store(position)
+        return 0
 
     def _copy_batch(self) -> int | None:
         """Copy a batch; return its rows once it is committed, None without one or on a stop."""
@@ -164,7 +217,7 @@ class Ledger:
         start = position = self._position
         if position >= end:
             return None
-        batch = _Batch()
+        batch, mark = _Batch(), ""
         damaged: list[tuple[JournalEntry, Exception]] = []
         while True:
             try:
@@ -172,7 +225,9 @@ class Ledger:
                     self._journal.folder, start, end, BATCH_BYTES, but=_NO_ROWS
                 ):
                     position = after
-                    if entry is not None:
+                    if entry is not None and entry.kind == "mark":
+                        mark = entry.key
+                    elif entry is not None:
                         try:
                             batch.add(entry)
                         except (TypeError, ValueError, AttributeError) as error:
@@ -192,6 +247,8 @@ class Ledger:
         if not self._write(rows):
             return None
         self._store(position)
+        if mark:
+            self._marks.stored(mark)
         return len(rows)
 
     def _write(self, rows: Rows) -> bool:

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.run import RestoredRun
 from fairserve.platform.control.call_state import CallState as CallState
-from fairserve.platform.control.lease import Lease as Lease
-from fairserve.platform.control.ledger import Ledger as Ledger
 from fairserve.platform.control.messages import (
     CallView,
     Cancel,
@@ -32,9 +30,11 @@ from fairserve.platform.control.messages import (
     RunView,
     Submit,
 )
+from fairserve.platform.control.storage import RowsLedger as RowsLedger
+from fairserve.platform.control.storage import ServingRight as ServingRight
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.scheduling.dispatch.admission import LimitsInUse
-from fairserve.scheduling.events import CallOutcome, InteractionEnded
+from fairserve.scheduling.events import CallOutcome, Event, InteractionEnded
 
 
 class CallListener:
@@ -216,8 +216,11 @@ class ControlPort(ControlInbox, Protocol):
         """Return a client's queued and running calls, the first accepted first. O(calls of all)."""
         ...
 
-    def subscribe(self, listener: CallListener) -> None:
-        """Notify a listener of the calls and runs from now on; before the first call."""
+    def subscribe(self, listener: CallListener, *, own: bool = False) -> None:
+        """Notify a listener of the calls and runs from now on; before the first call.
+
+        ``own``: only of calls that were submitted in this process, and of runs.
+        """
         ...
 
     def apply_throttling(self, system: str, parameters: Mapping[str, Any]) -> None:
@@ -225,6 +228,10 @@ class ControlPort(ControlInbox, Protocol):
 
         Raises ValueError (or KeyError for a name) that states what is allowed; nothing has changed then.
         """
+        ...
+
+    def observe(self, event: Event) -> None:
+        """Apply what is seen of a worker, if this process is to report it; from any thread."""
         ...
 
     async def cluster(self) -> ClusterView:

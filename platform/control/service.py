@@ -12,14 +12,13 @@ the counters of fairness start at zero.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.run import RestoredRun
@@ -34,8 +33,6 @@ from fairserve.platform.control.cell_events import (
     CallChange,
     CallMessage,
     CellEvent,
-    ClockSet,
-    DecodedTokensDue,
     Draining,
     JournalRow,
     NotStored,
@@ -48,7 +45,7 @@ from fairserve.platform.control.cell_events import (
 )
 from fairserve.platform.control.client_state import client_levels, client_state
 from fairserve.platform.control.entitlement import entitlements
-from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
+from fairserve.platform.control.journal.journal import JournalUnavailableError
 from fairserve.platform.control.messages import (
     CallEvent,
     CallView,
@@ -73,7 +70,9 @@ from fairserve.platform.control.messages import (
     WorkerView,
 )
 from fairserve.platform.control.options import ControlOptions
+from fairserve.platform.control.order import EventOrder, OwnOrder
 from fairserve.platform.control.port import CallListener
+from fairserve.platform.control.storage import RowsJournal
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import LimitsInUse
@@ -81,15 +80,11 @@ from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)
 
-R = TypeVar("R")
-
+STOPPED = "server stopped"
+REPEATED_S = 5.0
+"""Seconds in which a shared order writes again what its log has lost."""
 VIEWED_AT_ONCE = 200
 """Live calls of a run that are read in one turn of the event loop: about 3 ms."""
-TICK_S = 0.25
-COLLECT_S = 0.02
-"""Longest time for which decoded tokens are collected for one event."""
-CLOCK_STEP_S = 0.001
-"""Difference between UTC and the cell's time from which the cell gets a new offset."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,17 +96,27 @@ class _Waiter:
     """Resolved by the next answer; a new one each time the call is requeued."""
     sequence: int | None = None
     """Number of the call's ``accepted`` entry in the journal."""
+    worker_id: str = ""
+    """Worker of the last grant."""
     traceparent: str = ""
 
-    def answer(self, answer: Grant | RejectCall | FairServeError) -> None:
+    def answer(self, answer: Grant | RejectCall | FairServeError) -> str:
+        """Resolve the turn; return the worker that has the call if a repeated grant names another."""
         if self.turn.done():
-            return
+            other = isinstance(answer, Grant) and answer.worker_id != self.worker_id
+            return self.worker_id if other else ""
+        if isinstance(answer, Grant):
+            self.worker_id = answer.worker_id
         if isinstance(answer, FairServeError):
             self.turn.set_exception(answer)
         elif self.traceparent and isinstance(answer, Grant):
             self.turn.set_result(replace(answer, traceparent=self.traceparent))
         else:
             self.turn.set_result(answer)
+        return ""
+
+
+MakeOrder = Callable[["ControlService"], EventOrder]
 
 
 class ControlService:
@@ -120,7 +125,7 @@ class ControlService:
     def __init__(
         self,
         system: SystemConfig,
-        journal: Journal,
+        journal: RowsJournal,
         options: ControlOptions = ControlOptions(),
         *,
         seed: int = 0,
@@ -130,8 +135,12 @@ class ControlService:
         require_lease: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = utc_s,
+        order: MakeOrder | None = None,
     ) -> None:
-        """``require_lease`` raises UnavailableError while another server may hold the database."""
+        """``require_lease`` raises UnavailableError while another server may hold the database.
+
+        ``clock`` and ``wall`` are those of ``order``; without one this process decides alone.
+        """
         self.cell = Cell(system, options, seed=seed, parameters=parameters, prices=prices)
         """Read-only outside of this class."""
         self._journal = journal
@@ -139,6 +148,8 @@ class ControlService:
         self._clock = clock
         self._wall = wall
         self._listeners: list[CallListener] = []
+        self._listeners_of_all: list[CallListener] = []
+        """Those that get the calls of other processes, too."""
         self._followers: Subscribers[str, RunEvent] = Subscribers()
         """Followers of runs by the run's core id."""
         self._waiters: dict[str, _Waiter] = {}
@@ -146,69 +157,66 @@ class ControlService:
         self._outputs: deque[Output] = deque()
         """Outputs that are not executed yet."""
         self._executing = False
-        self._collecting: asyncio.TimerHandle | None = None
+        self._draining = False
         self._no_calls = asyncio.Event()
         """Set while control drains and no call is left."""
         self.openings = BudgetOpenings(spent, self.post)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ticker: asyncio.Task[None] | None = None
-        self._set_clock()
+        if order is None:
+            self.order: EventOrder = OwnOrder(self.cell, self.execute, clock, wall)
+        else:
+            self.order = order(self)
 
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Bind to the running loop and start the ticks."""
         self._loop = asyncio.get_running_loop()
-        self._ticker = self._loop.create_task(self._tick_until_closed(), name="control tick")
+        self.order.start()
 
     async def drain(self, timeout_s: float) -> None:
-        """Reject new calls, wait for the others, then end the remaining ones as failed."""
-        self._apply(Draining())
+        """Reject new calls, wait for the others, then end the remaining ones as failed.
+
+        The calls are those of this process; another process that shares the order continues.
+        """
+        self._draining = True
+        if not self.order.shared:
+            self.order.put(Draining())
         self._check_empty()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._no_calls.wait()
         except TimeoutError:
-            logger.warning("%d calls did not end in time", len(self.cell.calls))
-        self._apply(Draining(ends=True))
+            logger.warning("%d calls did not end in time", len(self._waiters))
+        if self.order.shared:
+            self._end_own_calls()
+        else:
+            self.order.put(Draining(ends=True))
         self._followers.publish_all(ServerStopping())
+
+    def _end_own_calls(self) -> None:
+        """End the calls of this process as failed, in an order that others share."""
+        own = [live for live in self.cell.calls if live.record_id in self._waiters]
+        for live in own:
+            waiter, call_id = self._waiters[live.record_id], live.call.call_id
+            if live.worker_id is None:
+                self.order.put(Cancel(call_id, "failed", STOPPED))
+                waiter.answer(_stopping())
+            else:
+                self.order.put(Release(call_id, "failed", live.usage, error=STOPPED))
+                waiter.on_message(Cancel(call_id, "failed", STOPPED))
 
     async def close(self) -> None:
         """Stop the ticks."""
-        if self._ticker is not None:
-            self._ticker.cancel()
-            await asyncio.gather(self._ticker, return_exceptions=True)
+        await self.order.close()
 
-    async def _tick_until_closed(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            try:
-                self.tick()
-            except Exception:
-                logger.exception("a tick failed")
+    # --- outputs ----------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Expire waits and leases, then pass the time to the dispatcher."""
-        self._set_clock()
-        self._apply(ev.Tick())
-
-    def _set_clock(self) -> None:
-        """Update the cell's offset to UTC, if the clock was set or has drifted."""
-        now_s = self._clock()
-        now_at = self._wall()
-        if abs(now_at - self.cell.utc_s(now_s)) >= CLOCK_STEP_S:
-            self._apply(ClockSet(now_at - now_s))
-
-    # --- events and outputs -----------------------------------------------------------------------
-
-    def _apply(self, event: CellEvent) -> None:
-        """Pass an event to the cell and execute the outputs; raise the error of an invalid event."""
-        try:
-            self.cell.apply(event, self._clock())
-        finally:
-            self._outputs += self.cell.outputs
-            if not self._executing:
-                self._execute()
+    def execute(self, outputs: Sequence[Output]) -> None:
+        """Execute the outputs of an event, after those of earlier events."""
+        self._outputs += outputs
+        if not self._executing:
+            self._execute()
 
     def _execute(self) -> None:
         """Execute the outputs in their order. A client that is stopped may cause further ones."""
@@ -222,9 +230,15 @@ class ControlService:
                     case JournalRow():
                         self._write(output)
                     case CallAnswer():
-                        self._waiters[output.record_id].answer(output.answer)
+                        if (waiter := self._waiters.get(output.record_id)) is not None:
+                            elsewhere = waiter.answer(output.answer)
+                            if elsewhere and isinstance(output.answer, Grant):
+                                self.order.put(ev.CallMoved(output.answer.call_id, elsewhere))
+                            if waiter.sequence is None:  # it was not accepted
+                                del self._waiters[output.record_id]
                     case CallMessage():
-                        self._waiters[output.record_id].on_message(output.message)
+                        if (waiter := self._waiters.get(output.record_id)) is not None:
+                            waiter.on_message(output.message)
                     case RunBegan():
                         for listener in self._listeners:
                             listener.run_opened(output.tenant)
@@ -235,45 +249,76 @@ class ControlService:
         finally:
             self._executing = False
 
+    def replaced(self, before: Sequence[CallState]) -> None:
+        """Handle that the cell has another state than the one with these calls, in a shared order.
+
+        A client whose call is not in it after ``REPEATED_S`` gets an error: until then the order
+        writes what it has put lately once more.
+        """
+        for listener in self._listeners_of_all:
+            for live in before:
+                listener.call_dropped(live)
+            for live in self.cell.calls:
+                listener.call_accepted(live, self._clock())
+                if live.worker_id is not None:
+                    listener.call_granted(live)
+                if live.started:
+                    listener.call_started(live, self._clock())
+        if self._loop is not None:
+            self._loop.call_later(REPEATED_S, self._fail_lost)
+
+    def _fail_lost(self) -> None:
+        """Answer the clients whose accepted calls the cell does not know."""
+        known = {live.record_id for live in self.cell.calls}
+        for record_id, waiter in [*self._waiters.items()]:
+            if waiter.sequence is not None and record_id not in known:
+                del self._waiters[record_id]
+                waiter.answer(UnavailableError("the call is lost", headers={"Retry-After": "1"}))
+                waiter.on_message(Cancel(record_id, "failed", "the call is lost"))
+        self._check_empty()
+
     def _write(self, row: JournalRow) -> None:
         sequence = self._journal.append(*row)
-        if row.kind == "accepted":
-            self._waiters[row.key].sequence = sequence
+        if row.kind == "accepted" and (waiter := self._waiters.get(row.key)) is not None:
+            waiter.sequence = sequence
 
     def _changed(self, change: CallChange) -> None:
         """Notify the listeners, and the followers of the run, of a step of a call."""
         live, now_s = change.call, self._clock()
+        waiter = self._waiters.get(live.record_id)
+        listeners = self._listeners if waiter is not None else self._listeners_of_all
         match change.step:
             case "accepted":
-                for listener in self._listeners:
+                for listener in listeners:
                     listener.call_accepted(live, now_s)
-                self._waiters[live.record_id].traceparent = live.traceparent
+                if waiter is not None:
+                    waiter.traceparent = live.traceparent
                 self._publish(live, "queued", "")
             case "granted":
-                for listener in self._listeners:
+                for listener in listeners:
                     listener.call_granted(live)
                 self._publish(live, "running", "")
             case "requeued":
-                for listener in self._listeners:
+                for listener in listeners:
                     listener.call_requeued(live)
                 self._publish(live, "queued", "")
             case "started":
-                for listener in self._listeners:
+                for listener in listeners:
                     listener.call_started(live, now_s)
             case "progressed":
-                for listener in self._listeners:
+                for listener in listeners:
                     listener.call_progressed(live, now_s)
             case "rejected":
-                for listener in self._listeners:
+                for listener in listeners:
                     listener.call_rejected(live, change.reason, now_s)
                 self._left(live)
             case "dropped":
-                for listener in self._listeners:
+                for listener in listeners:
                     listener.call_dropped(live)
                 self._publish(live, change.outcome, change.reason)
                 self._left(live)
             case "ended":
-                for listener in self._listeners:
+                for listener in listeners:
                     listener.call_ended(live, change.outcome, now_s)
                 self._publish(live, change.outcome, change.reason)
                 self._left(live)
@@ -284,7 +329,7 @@ class ControlService:
         self._check_empty()
 
     def _check_empty(self) -> None:
-        if self.cell.draining and not len(self.cell.calls):
+        if self._draining and not self._waiters:
             self._no_calls.set()
 
     def _publish(self, live: CallState, state: str, error: str) -> None:
@@ -307,9 +352,23 @@ class ControlService:
         else:
             self._loop.call_soon_threadsafe(self._take, event)
 
+    def observe(self, event: ev.Event) -> None:
+        """Pass on what this process sees of a worker, from any thread, if it is to report it."""
+        assert self._loop is not None, "control has not started"
+        if self._on_loop():
+            self._observe(event)
+        else:
+            self._loop.call_soon_threadsafe(self._observe, event)
+
+    def _observe(self, event: ev.Event) -> None:
+        try:
+            self.order.observe(event)
+        except (KeyError, ValueError) as error:
+            logger.warning("%s was not applied: %s", type(event).__name__, error)
+
     def _take(self, event: CellEvent) -> None:
         try:
-            self._apply(event)
+            self.order.put(event)
         except (KeyError, ValueError) as error:
             logger.warning("%s was not applied: %s", type(event).__name__, error)
 
@@ -320,29 +379,25 @@ class ControlService:
 
     def contract_changed(self, event: ev.ContractChanged, *, reopened: bool) -> None:
         """Apply limits from now on, and read the spending of a reopened budget; not from the loop."""
-        taken_at = self._on_loop_thread(lambda: self._take_at(event))
+        try:
+            taken_at = self._wait_applied(event)
+        except (KeyError, ValueError) as error:
+            logger.warning("%s was not applied: %s", type(event).__name__, error)
+            taken_at = self._wall()
         if reopened:
             self.openings.open([(event, taken_at)])
 
-    def _take_at(self, event: ev.Event) -> float:
-        self._take(event)
-        return self._wall()
-
-    def _on_loop_thread(self, act: Callable[[], R]) -> R:
-        """Call ``act`` on the loop, from any thread; return or raise its result."""
+    def _wait_applied(self, event: CellEvent) -> float:
+        """Apply an event, from any thread; return the UTC time, or raise its error."""
         assert self._loop is not None, "control has not started"
         if self._on_loop():
-            return act()
-        done: concurrent.futures.Future[R] = concurrent.futures.Future()
+            self.order.put(event)
+            return self._wall()
+        return asyncio.run_coroutine_threadsafe(self._applied_at(event), self._loop).result()
 
-        def run() -> None:
-            try:
-                done.set_result(act())
-            except BaseException as error:
-                done.set_exception(error)
-
-        self._loop.call_soon_threadsafe(run)
-        return done.result()
+    async def _applied_at(self, event: CellEvent) -> float:
+        await self.order.applied(event)
+        return self._wall()
 
     def _on_loop(self) -> bool:
         try:
@@ -355,7 +410,7 @@ class ControlService:
 
         Raises ValueError (or KeyError for a name) that states what is allowed, and changes nothing.
         """
-        self._on_loop_thread(lambda: self._apply(SystemChanged(system, parameters)))
+        self._wait_applied(SystemChanged(system, parameters))
 
     # --- a call -----------------------------------------------------------------------------------
 
@@ -365,16 +420,19 @@ class ControlService:
         waiter = _Waiter(on_message, asyncio.get_running_loop().create_future())
         self._waiters[message.record_id] = waiter
         try:
-            self._apply(message)
-        finally:
-            if waiter.sequence is None:  # it was not accepted
-                self._waiters.pop(message.record_id, None)
-        if waiter.sequence is None:
+            await self.order.applied(message)
+        except asyncio.CancelledError:
+            self._withdraw(message.record_id, message.call.call_id)
+            raise
+        except BaseException:
+            self._waiters.pop(message.record_id, None)
+            raise
+        if waiter.sequence is None:  # it was not accepted
             return await waiter.turn
         try:
             await self._journal.durable(waiter.sequence)
         except JournalUnavailableError as error:
-            self._apply(NotStored(message.call.call_id))
+            self.order.put(NotStored(message.call.call_id))
             raise _not_journaled(error, "call") from error
         except asyncio.CancelledError:
             self._withdraw(message.record_id, message.call.call_id)
@@ -392,28 +450,21 @@ class ControlService:
     def _withdraw(self, record_id: str, call_id: str) -> None:
         """End a call whose client disconnected, if it has not ended; its id may be another call's."""
         if record_id in self._waiters:
-            self._apply(Cancel(call_id, "cancelled", "client disconnected"))
+            self.order.put(Cancel(call_id, "cancelled", "client disconnected"))
 
     def progress(self, message: Progress) -> bool:
         """See the port."""
         if self.cell.calls.running(message.call_id) is None:
             return False
-        self._apply(message)
-        if self._collecting is None and self.cell.calls.has_decoded:
-            loop = asyncio.get_running_loop()
-            self._collecting = loop.call_later(COLLECT_S, self._pass_decoded)
+        self.order.put(message)
         return True
-
-    def _pass_decoded(self) -> None:
-        self._collecting = None
-        self._apply(DecodedTokensDue())
 
     def moved(self, call_id: str, worker_id: str) -> bool:
         """See the port."""
         if self.cell.calls.running(call_id) is None:
             return False
         try:
-            self._apply(ev.CallMoved(call_id, worker_id))
+            self.order.put(ev.CallMoved(call_id, worker_id))
         except (KeyError, ValueError) as error:
             logger.warning("a call was served by a worker that is not its own: %s", error)
             return False
@@ -425,25 +476,28 @@ class ControlService:
         if live is None:
             return None  # its lease had ended, or control had stopped it
         if not message.retry_on_another_worker:
-            self._apply(message)
+            self.order.put(message)
             return None
         waiter = self._waiters[live.record_id]
         waiter.turn = asyncio.get_running_loop().create_future()
-        self._apply(message)
+        self.order.put(message)
         granted = await self._turn(waiter, live.record_id, message.call_id)
         assert isinstance(granted, Grant), "a call that was admitted once is never rejected"
         return granted
 
     def cancel(self, message: Cancel) -> None:
         """See the port."""
-        self._apply(message)
+        self.order.put(message)
 
     async def recorded(self) -> None:
         """See the port."""
+        await self.order.kept()
         await self._journal.written()
 
     def _require_storage(self, what: str) -> None:
         """Raise UnavailableError if another server may hold the database, or the journal is full."""
+        if self._draining and self.order.shared:
+            raise _stopping()
         self._require_lease()
         try:
             self._journal.check()
@@ -464,7 +518,7 @@ class ControlService:
     ) -> RunView:
         """See the port."""
         self._require_storage("interaction")
-        self._apply(ev.InteractionOpened(run_id, tenant, app, user, sink, declared))
+        await self.order.applied(ev.InteractionOpened(run_id, tenant, app, user, sink, declared))
         view = self.cell.runs.view(run_id)
         assert view is not None, "it was opened"
         await self._journal.written()
@@ -472,11 +526,11 @@ class ControlService:
 
     async def restore_interaction(self, run: RestoredRun, opened_at: float) -> None:
         """See the port."""
-        self._apply(RunRestored(run, opened_at))
+        await self.order.applied(RunRestored(run, opened_at))
 
     async def close_interaction(self, run_id: str, *, cancel: bool, failed: bool = False) -> None:
         """See the port."""
-        self._apply(ev.InteractionClosed(run_id, cancel=cancel, failed=failed))
+        await self.order.applied(ev.InteractionClosed(run_id, cancel=cancel, failed=failed))
         await self._journal.written()
 
     def run_of(self, owner: Client, clues: Sequence[Clue], answer: Sequence[int]) -> str | None:
@@ -545,9 +599,11 @@ class ControlService:
         owned = (live for live in self.cell.calls if live.owner == client)
         return [self._call_view(live) for live in islice(owned, limit)]
 
-    def subscribe(self, listener: CallListener) -> None:
+    def subscribe(self, listener: CallListener, *, own: bool = False) -> None:
         """See the port."""
         self._listeners.append(listener)
+        if not own:
+            self._listeners_of_all.append(listener)
 
     async def cluster(self) -> ClusterView:
         """See the port."""
@@ -556,7 +612,7 @@ class ControlService:
         return ClusterView(
             system=self.cell.system.name,
             overloaded=dispatcher.overloaded,
-            draining=self.cell.draining,
+            draining=self._draining,
             demand_tokens=demand,
             capacity_tokens=capacity,
             queued_calls=self.cell.calls.waiting,
@@ -596,6 +652,10 @@ class ControlService:
             ),
             parameters=dict(self.cell.parameters),
         )
+
+
+def _stopping() -> UnavailableError:
+    return UnavailableError("the server is stopping", headers={"Retry-After": "1"})
 
 
 def _not_journaled(error: JournalUnavailableError, what: str) -> UnavailableError:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from fairserve.platform.base.settings import RoomSettings
 
+Role = Literal["all", "api", "control"]
+
 
 class ControlSettings(RoomSettings):
     """Bounds of control, and of the journal that it writes."""
+
+    role: Role = Field(
+        "all",
+        description="all: this server decides alone. api and control: any number of servers share one "
+        "order of calls over redis_url, and a PostgreSQL database. An api server serves calls; of the "
+        "control servers one speaks, and the others are ready to.",
+    )
 
     max_queue_wait_s: float = Field(
         360.0, gt=0, le=86_400, description="Seconds after which a call in the queue answers 503."

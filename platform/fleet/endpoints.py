@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
-from fairserve.platform.control.port import ControlPort, Lease
+from fairserve.platform.control.port import ControlPort, ServingRight
 from fairserve.platform.fleet.fleet_view import cluster_out
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.tenancy.principals import require_admin
@@ -58,7 +58,7 @@ async def readiness(request: Request) -> JSONResponse:
     """
     models: Models = request.app.state.models
     control: ControlPort = request.app.state.control
-    lease: Lease | None = request.app.state.lease
+    lease: ServingRight | None = request.app.state.lease
     if (await control.cluster()).draining:
         status = "draining"
     elif lease is not None and lease.over:

@@ -27,7 +27,6 @@ from fairserve.engine.wire.loop_turns import LoopTurns
 from fairserve.engine.wire.queued_client import QueuedClient
 from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.interactions.call import TokenIds
-from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.member import FleetMember
 from fairserve.platform.fleet.watch import (
@@ -35,6 +34,7 @@ from fairserve.platform.fleet.watch import (
     OnFacts,
     Watch,
 )
+from fairserve.platform.fleet.worker_reports import WorkerReports
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalScheduler
@@ -54,7 +54,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
 
     def __init__(
         self,
-        control: ControlPort,
+        control: WorkerReports,
         session: aiohttp.ClientSession,
         on_facts: OnFacts,
         kv_event_bridge: KvEventBridge | None = None,
@@ -62,19 +62,21 @@ class WorkerPool(Mapping[str, WorkerClient]):
         local_scheduler: str = "dlpm",
         local_options: Mapping[str, Any] | None = None,
         circuit: CircuitOptions = CircuitOptions(),
+        shared: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``on_facts`` receives the facts of each worker that joins; its ValueError rejects the worker.
 
         Without ``kv_event_bridge`` KV events are ignored. ``local_scheduler`` orders the local queues of
         workers of kind ``openai``, and of those that only embed or rank: vLLM does these calls in the
-        order of their arrival, whoever makes them.
+        order of their arrival, whoever makes them. ``shared``: other processes send calls to the same
+        workers.
         """
         self._control = control
         self._session = session
         self._connections, self._turns = WorkerConnections(), LoopTurns()
         self._on_facts = on_facts
-        self._watch = Watch(control, self._joins, kv_event_bridge, clock)
+        self._watch = Watch(control, self._joins, kv_event_bridge, clock, shared=shared)
         self._local = local_scheduler, dict(local_options or {})
         self._circuit = circuit
         self._clock = clock
@@ -196,7 +198,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
             return
         member.draining = True
         if member.ready:
-            self._control.post(ev.WorkerDraining(worker_id))
+            self._control.observe(ev.WorkerDraining(worker_id))
 
     def undrain(self, worker_id: str) -> bool:
         """Resume calls to the worker; False if it has to join first. Unknown ids are ignored."""
@@ -205,7 +207,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
             return False
         member.draining = False
         if member.ready:
-            self._control.post(ev.WorkerUndrained(worker_id))
+            self._control.observe(ev.WorkerUndrained(worker_id))
             return True
         if member.watch is not None:
             member.watch.cancel()  # it may be sleeping for long
@@ -228,6 +230,12 @@ class WorkerPool(Mapping[str, WorkerClient]):
         if member.watch is not None:
             member.watch.cancel()
         self._watch.lose(member, there=False)
+
+    def report_caches_again(self) -> None:
+        """Report the caches of all workers from the beginning: control missed some of their events."""
+        for member in self._members.values():
+            if member.follower is not None:
+                self._watch.follow_cache(member)
 
     async def close(self) -> None:
         """Stop all probes."""

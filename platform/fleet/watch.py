@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 from fairserve.engine.wire.base import WorkerFacts, WorkerUnavailableError
 from fairserve.engine.wire.worker_metrics import at_host_of
-from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.joining import authorize, facts_of
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.member import FleetMember
 from fairserve.platform.fleet.models import MAX_CALL_TOKENS
+from fairserve.platform.fleet.worker_reports import WorkerReports
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.scheduling import events as ev
 
@@ -50,16 +50,19 @@ class Watch:
 
     def __init__(
         self,
-        control: ControlPort,
+        control: WorkerReports,
         on_facts: OnFacts,
         kv_event_bridge: KvEventBridge | None,
         clock: Callable[[], float],
+        *,
+        shared: bool = False,
     ) -> None:
         """Parameters as in :class:`~fairserve.platform.fleet.pool.WorkerPool`."""
         self._control = control
         self._on_facts = on_facts
         self._kv_event_bridge = kv_event_bridge
         self._clock = clock
+        self._shared = shared
 
     async def run(self, member: FleetMember) -> None:
         """Probe a worker until the task is cancelled."""
@@ -112,7 +115,7 @@ class Watch:
         member.metrics, member.foreign_tokens = None, 0
         if member.ready:
             member.ready, member.lost_s = False, self._clock()
-            self._control.post(ev.WorkerLost(member.worker_id))
+            self._control.observe(ev.WorkerLost(member.worker_id))
 
     # --- one probe --------------------------------------------------------------------------------
 
@@ -163,11 +166,11 @@ class Watch:
         if member.metrics is not None:
             member.foreign_tokens = member.foreign.read(
                 member.metrics,
-                member.watched.sequences,
+                seen.calls if self._shared else member.watched.sequences,
                 seen.demand_tokens,
                 member.capacity_tokens,
             )
-        self._control.post(ev.WorkerReported(member.worker_id, member.foreign_tokens))
+        self._control.observe(ev.WorkerReported(member.worker_id, member.foreign_tokens))
         return True
 
     async def _join(self, member: FleetMember) -> None:
@@ -195,7 +198,7 @@ class Watch:
         joined = ev.WorkerJoined(
             member.worker_id, capacity, facts.model, facts.context_tokens, facts.kind, slots
         )
-        self._control.post(joined)
+        self._control.observe(joined)
         logger.info(
             "worker %s joined: %s for %s, %d tokens",
             member.worker_id,
@@ -203,8 +206,15 @@ class Watch:
             ", ".join(sorted(facts.tasks)),
             capacity,
         )
+        self.follow_cache(member)
+
+    def follow_cache(self, member: FleetMember) -> None:
+        """Subscribe to the worker's KV events, from its cache as it is now."""
         member.unfollow()
-        endpoints = spec.kv_events or facts.kv_events
+        facts = member.facts
+        endpoints = member.spec.kv_events or (None if facts is None else facts.kv_events)
         if self._kv_event_bridge is not None and endpoints is not None:
-            endpoints = at_host_of(spec.url, endpoints)
-            member.follower = self._kv_event_bridge.follow(member.worker_id, endpoints, capacity)
+            endpoints = at_host_of(member.spec.url, endpoints)
+            member.follower = self._kv_event_bridge.follow(
+                member.worker_id, endpoints, member.capacity_tokens
+            )

@@ -12,7 +12,7 @@ from fairserve.platform.tenancy.system.settings import TuningSettings
 
 
 class ReportingSettings(RoomSettings):
-    """Retention, bounds and refresh intervals of reports, exports and recordings."""
+    """Retention of reports, and the recording of traffic."""
 
     usage_retention_days: int = Field(
         730,
@@ -20,12 +20,6 @@ class ReportingSettings(RoomSettings):
         le=3650,
         description="Days of history in usage reports. Reports use rollups, which remain when the "
         "ledger's rows are deleted.",
-    )
-    usage_rollup_interval_s: float = Field(
-        5.0,
-        gt=0,
-        le=3600,
-        description="Interval at which the ledger is rolled up for usage reports.",
     )
     trace_recording: bool = Field(
         True,

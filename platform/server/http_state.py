@@ -15,7 +15,7 @@ from starlette.types import Scope
 
 from fairserve.platform.background.jobs.service import JobRequests
 from fairserve.platform.console.state import ConsoleState
-from fairserve.platform.control.port import ControlPort, Lease, Ledger
+from fairserve.platform.control.port import ControlPort, RowsLedger, ServingRight
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.parts import FleetParts
@@ -71,10 +71,10 @@ class RunningState:
     files: Files
     batches: Batches
     session_factory: SessionFactory
-    ledger: Ledger
+    ledger: RowsLedger
     jobs: JobRequests
     draining: asyncio.Event
-    lease: Lease | None
+    lease: ServingRight | None
     authenticator: Authenticator
 
 

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from fastapi import FastAPI
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from fairserve.platform.background.jobs.in_process import JobsInProcess
 from fairserve.platform.base.bulkhead import RequestThreads
 from fairserve.platform.base.turns import Turns
-from fairserve.platform.control.lease import Lease
+from fairserve.platform.control.storage import ServingRight
 from fairserve.platform.fleet.fleet import FleetPart, StoredFleet, clashes
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
 from fairserve.platform.fleet.parts import FleetParts
@@ -38,6 +39,7 @@ from fairserve.platform.server.app import create_app
 from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http_state import RunningState, put_on
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.stored_settings import StoredSettings
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE, RunParts
 from fairserve.platform.serving.messages.endpoint import TokenCounts
 from fairserve.platform.tenancy.parts import TenancyParts
@@ -47,8 +49,12 @@ from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
+    from fairserve.platform.server.shared_order import SharedOrder
 
 logger = logging.getLogger(__name__)
+
+STORED_FLEET_S = 2.0
+"""Seconds between two readings of the stored fleet, where several servers change it."""
 
 
 class Addition(Protocol):
@@ -79,7 +85,7 @@ class Platform:
         settings: Settings,
         *,
         engine: Engine | None = None,
-        lease: Lease | None = None,
+        lease: ServingRight | None = None,
         on_ready: Callable[[Platform], None] | None = None,
         addition: Addition | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -94,8 +100,8 @@ class Platform:
         """
         self.tracing = wiring.tracing(settings)
         self.settings = settings
-        self.lease = lease
         self.storage = wiring.storage(settings, engine, lease)
+        self.lease = lease if self.storage.shared is None else self.storage.shared
         self.engine = self.storage.engine
         self.sessions = self.storage.sessions
         self.hasher = self.storage.hasher
@@ -117,11 +123,13 @@ class Platform:
         self.jobs = self._jobs()
         self.graph_turns = Turns(GRAPHS_AT_ONCE)
         stored = recovery.load_stored_state(self.sessions, settings)
-        recovery.close_open_calls(self.journal)
+        shared = self.storage.shared
+        if shared is not None:
+            self._clock = shared.clock
         self.traffic = wiring.recorder(settings, self._clock)
         if self.traffic is not None:
             self.traffic.start()
-        seed = secrets.randbits(63)
+        seed = secrets.randbits(63) if shared is None else shared.seed
         spent = SpentBudgets(self.sessions, self.ledger)
         self.control = wiring.control(
             settings,
@@ -136,14 +144,26 @@ class Platform:
         if self.traffic is not None:
             self.control.subscribe(self.traffic)
         if self.tracing is not None:
-            self.control.subscribe(self.tracing.calls)
+            self.control.subscribe(self.tracing.calls, own=True)
         learning, versions = settings.tenancy.learning_options, stored.profile_versions
-        self.profile_changes = ProfileChanges(self.sessions, self.control, learning, versions)
-        self.control.start()
-        alive_at = None if self.lease is None else self.lease.previous_alive_at
-        await recovery.restore(
-            self.sessions, self.control, self.ledger, spent, stored.events, alive_at
+        self.profile_changes = ProfileChanges(
+            self.sessions, self.control.observe, learning, versions
         )
+        fresh = shared is None or await shared.attach(self.journal)
+        if fresh:
+            recovery.close_open_calls(self.journal)
+        else:
+            self.journal.open()
+        self.control.start()
+        if shared is not None:
+            shared.start()
+        if fresh:
+            alive_at = None if self.lease is None else self.lease.previous_alive_at
+            await recovery.restore(
+                self.sessions, self.control, self.ledger, spent, stored.events, alive_at
+            )
+        else:
+            self.ledger.start()
         self.workers = wiring.workers(
             settings.fleet, self.control, stored.system, seed=seed, on_ready=self._notify_ready
         )
@@ -163,7 +183,8 @@ class Platform:
         self.responses, self.conversations = serving.responses, serving.conversations
         self.programs = serving.programs
         self.files, self.batches = serving.files, serving.batches
-        await asyncio.to_thread(recovery.end_claims, self.sessions)
+        if shared is None:
+            await asyncio.to_thread(recovery.end_claims, self.sessions)
         await self._start_fleet(stored.fleet, stored.system)
         await self.programs.start()
         self.batches.start()
@@ -206,6 +227,8 @@ class Platform:
         if self._sockets is not None:
             shutil.rmtree(self._sockets, ignore_errors=True)
         await self.workers.http.close()
+        if self.storage.shared is not None:
+            await self.storage.shared.stop()
         await self.control.close()
         await self.workers.model_pools.close()
         if self.tracing is not None:
@@ -302,7 +325,11 @@ class Platform:
         settings = self.settings.fleet
         self.fleet = wiring.fleet(self.workers, self.control, stored.drains)
         external = settings.worker_urls or settings.fleet_file or stored.part.workers
-        if external or self.addition is not None:
+        shared = self.storage.shared
+        if shared is not None:
+            self._tasks.append(asyncio.create_task(self._follow_fleet(stored), name="stored fleet"))
+            self._follow_settings(shared)
+        if external or shared is not None or self.addition is not None:
             self.fleet.set_part("settings", static_fleet(settings))
         else:
             embedded = tuple(WorkerSpec(f"w{number}", "") for number in range(settings.workers))
@@ -323,6 +350,35 @@ class Platform:
             )
             await self.fleet_watch.check()
             self._tasks.append(asyncio.create_task(self.fleet_watch.run(), name="fleet file"))
+
+    def _follow_settings(self, shared: SharedOrder) -> None:
+        """Put the settings whose events were lost, and report all caches, when this process speaks."""
+        settings = StoredSettings(
+            self.sessions,
+            self.control,
+            self.settings.tenancy.learning_options,
+            lambda: self.control.order.speaks,
+        )
+
+        def begin() -> None:
+            settings.begin()
+            self.pool.report_caches_again()
+
+        shared.on_speaking = begin
+        self._tasks.append(asyncio.create_task(settings.run(), name="stored settings"))
+
+    async def _follow_fleet(self, known: StoredFleet) -> None:
+        """Apply the changes of the stored fleet that other servers make."""
+        while True:
+            await asyncio.sleep(STORED_FLEET_S)
+            try:
+                stored = await asyncio.to_thread(recovery.load_fleet, self.sessions)
+            except SQLAlchemyError as error:
+                logger.warning("the stored fleet is not read: %s", type(error).__name__)
+                continue
+            if stored != known:
+                known = stored
+                self.fleet.set_stored(stored)
 
     def _notify_ready(self) -> None:
         """Announce once that the first call can be served."""

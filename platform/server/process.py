@@ -151,12 +151,13 @@ class ServerProcess:
                 except OSError as error:
                     raise StartError(str(error)) from error
             engine = self._connect()
-            lease = self._lease(engine)
+            lease = self._lease(engine) if settings.control.role == "all" else None
             try:
                 self._admin_key = prepare_database(settings.db, engine, lease)
             except (SecretKeyError, ValueError, OSError) as error:
                 raise StartError(str(error)) from error
-            lease.start()
+            if lease is not None:
+                lease.start()
             try:
                 platform = Platform(
                     settings,
@@ -168,9 +169,9 @@ class ServerProcess:
             except ValueError as error:
                 raise StartError(str(error)) from error
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                return runner.run(self._serve(platform, lease, listener))
+                return runner.run(self._serve(platform, listener))
 
-    async def _serve(self, platform: Platform, lease: Lease, listener: socket.socket) -> int:
+    async def _serve(self, platform: Platform, listener: socket.socket) -> int:
         """Serve on the listener."""
         settings = self._settings
         app = build_app(settings, platform)
@@ -192,13 +193,11 @@ class ServerProcess:
         server = _Server(config, platform, reload)
         app.state.abort_connection = server.abort
         async with serving_metrics(metrics_app(app.state), self._metrics_listener):
-            return await self._run(server, platform, lease, listener)
+            return await self._run(server, platform, listener)
 
-    async def _run(
-        self, server: _Server, platform: Platform, lease: Lease, listener: socket.socket
-    ) -> int:
+    async def _run(self, server: _Server, platform: Platform, listener: socket.socket) -> int:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform, lease))
+        failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform))
         try:
             await asyncio.wait({serving, failed}, return_when=asyncio.FIRST_COMPLETED)
             problem = failed.result() if failed.done() and not serving.done() else ""
@@ -336,7 +335,7 @@ class _Server(uvicorn.Server):
         _print("\nFairServe stops when the calls in progress have ended", sys.stdout)
 
 
-async def _first_failure(platform: Platform, lease: Lease) -> str:
+async def _first_failure(platform: Platform) -> str:
     """Wait for the failure that ends this process: no worker became ready, or the lease is lost."""
     loop = asyncio.get_running_loop()
     ending: asyncio.Future[str] = loop.create_future()
@@ -345,7 +344,12 @@ async def _first_failure(platform: Platform, lease: Lease) -> str:
         if not ending.done():
             ending.set_result(problem)
 
-    lease.call_when_lost(lambda: loop.call_soon_threadsafe(end, TAKEN_OVER))
+    lease = platform.lease
+    assert lease is not None, "a server process has one"
+    shared = platform.storage.shared
+    lease.call_when_lost(
+        lambda: loop.call_soon_threadsafe(end, TAKEN_OVER if shared is None else shared.problem)
+    )
     await platform.started.wait()
     workers = asyncio.create_task(_workers_failure(platform))
     workers.add_done_callback(lambda task: None if task.cancelled() else end(task.result()))

@@ -12,10 +12,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.record import plain_of, stopped_record
 from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.storage import RowsJournal, RowsLedger
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.fleet.fleet import StoredFleet
@@ -54,7 +53,7 @@ class StoredState:
     prices: PriceBook
 
 
-def close_open_calls(journal: Journal) -> None:
+def close_open_calls(journal: RowsJournal) -> None:
     """Open the journal, and close the calls that the last process left as failed."""
     now = utc_now().timestamp()
     left = journal.open()
@@ -73,8 +72,7 @@ def load_stored_state(sessions: SessionFactory, settings: Settings) -> StoredSta
     versions = profile_versions(sessions)
     with sessions() as session:
         events = load_control_events(session, settings.tenancy.learning_options)
-    with sessions() as session:
-        fleet = load_stored(session)
+    fleet = load_fleet(sessions)
     with sessions() as session:
         prices = load_book(session)
     return StoredState(system, versions, events, fleet, prices)
@@ -93,10 +91,16 @@ def end_claims(sessions: SessionFactory) -> None:
         abandon(session, utc_now())
 
 
+def load_fleet(sessions: SessionFactory) -> StoredFleet:
+    """Read the stored fleet. Raises SQLAlchemyError."""
+    with sessions() as session:
+        return load_stored(session)
+
+
 async def restore(
     sessions: SessionFactory,
     control: ControlService,
-    ledger: Ledger,
+    ledger: RowsLedger,
     spent: SpentBudgets,
     events: Sequence[Event],
     previous_alive_at: float | None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fairserve.platform.server.settings import FIELDS, ROOM_OF, Settings
 
 _RETENTION = "ledger_retention_days usage_retention_days content_retention_days"
-_JOBS = f"{_RETENTION} usage_rollup_interval_s webhook_allowed_networks"
+_JOBS = f"{_RETENTION} webhook_allowed_networks"
 _OTHERS = (
     "log_level log_format keepalive_s metrics_top_clients console_session_hours drain_timeout_s"
 )

@@ -18,6 +18,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "model": "To serve a real model, or for the tokenizer of external workers.",
         "workers": "To the number of model copies that the machine has memory for.",
         "worker_urls": "To serve with vLLM or other servers that run already.",
+        "role": "For more than one server: some with api, two with control, all with redis_url.",
         "system": "To compare with another scheduler, or with plain rate limits (rpm-N).",
         "log_level": "To debug while a fault is searched, to warning where logs cost money.",
         "log_format": "To json where a collector reads the log.",
@@ -68,7 +69,6 @@ _TOPICS: dict[str, dict[str, str]] = {
     "Retention, quotas and money": {
         "ledger_retention_days": "To what law or contracts demand for calls and the audit log.",
         "usage_retention_days": "To what law or contracts demand for usage reports.",
-        "usage_rollup_interval_s": "Raise it if reports may lag and the database is busy.",
         "trace_recording": "Off if not even pseudonymous traffic may be recorded.",
         "currency": "To the currency of your prices and budgets.",
         "quota_enforcement": "To every_call for plain rate limits; off to observe quotas first.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,16 @@ from fairserve.platform.background.jobs.in_process import JobsInProcess
 from fairserve.platform.background.jobs.job import JobContext
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.background.webhooks.outbox import Outbox
+from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.version import product_version
 from fairserve.platform.control.cell import BLOCK_TOKENS
 from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.control.lease import Lease, fenced
+from fairserve.platform.control.lease import fenced
 from fairserve.platform.control.ledger import Ledger
+from fairserve.platform.control.log.marks import LedgerElsewhere, NoJournal
 from fairserve.platform.control.options import control_options
 from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.storage import RowsJournal, RowsLedger, ServingRight
 from fairserve.platform.db.engine import (
     SessionFactory,
     connect,
@@ -78,6 +82,7 @@ from fairserve.scheduling.system import SystemConfig
 if TYPE_CHECKING:
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
     from fairserve.platform.monitoring.tracing.exporting import Tracing
+    from fairserve.platform.server.shared_order import SharedOrder
 
 logger = logging.getLogger(__name__)
 
@@ -94,29 +99,40 @@ class Storage:
     sessions: SessionFactory
     hasher: KeyHasher
     authenticator: Authenticator
-    journal: Journal
+    journal: RowsJournal
     outbox: Outbox
     rows: LedgerRows
-    ledger: Ledger
+    ledger: RowsLedger
+    shared: SharedOrder | None
+    """Parts that this process shares with others; None if it decides alone."""
 
 
-def storage(settings: Settings, engine: Engine | None, lease: Lease | None) -> Storage:
+def storage(settings: Settings, engine: Engine | None, lease: ServingRight | None) -> Storage:
     """Connect the database. With a lease, every write checks that this server holds it."""
+    shared = _shared_order(settings) if settings.control.role != "all" else None
     engine = connect(settings.db.effective_database_url) if engine is None else engine
     management = management_engine(engine)
     plain = session_factory(engine, management)
     sessions = plain if lease is None else fenced(plain, lease)
     hasher = key_hasher(settings.db)
-    journal = Journal(
-        settings.db.data_dir / "journal", max_bytes=settings.control.journal_max_bytes
-    )
     outbox = Outbox(settings.background, settings.tenancy.currency)
     rows = LedgerRows(sessions, hasher, outbox)
-    ledger = Ledger(journal, rows)
+    if settings.control.role == "api" and shared is not None:
+        journal: RowsJournal = NoJournal()
+        ledger: RowsLedger = LedgerElsewhere(shared.marks)
+    else:
+        journal, ledger = _kept_rows(settings, rows, shared)
     authenticator = Authenticator(sessions, hasher, FailedKeys(sessions, hasher))
     return Storage(
-        engine, management, sessions, hasher, authenticator, journal, outbox, rows, ledger
+        engine, management, sessions, hasher, authenticator, journal, outbox, rows, ledger, shared
     )
+
+
+def _kept_rows(
+    settings: Settings, rows: LedgerRows, shared: SharedOrder | None
+) -> tuple[Journal, Ledger]:
+    own = Journal(settings.db.data_dir / "journal", max_bytes=settings.control.journal_max_bytes)
+    return own, Ledger(own, rows) if shared is None else Ledger(own, rows, marks=shared.marks)
 
 
 def jobs(settings: Settings, stored: Storage) -> JobsInProcess | JobsOnCelery:
@@ -131,6 +147,8 @@ def jobs(settings: Settings, stored: Storage) -> JobsInProcess | JobsOnCelery:
 def recorder(settings: Settings, clock: Clock) -> TrafficRecorder | None:
     """Return the recorder of traffic; None if traffic is not recorded, and then delete the recording."""
     folder = recording_folder(settings.db.data_dir)
+    if settings.control.role == "api":
+        return None  # a control process records all traffic
     if not settings.reporting.trace_recording:
         try:
             delete_recording(folder)
@@ -165,10 +183,13 @@ def control(
     spent: SpentBudgets,
     *,
     seed: int,
-    lease: Lease | None,
+    lease: ServingRight | None,
     clock: Clock,
 ) -> ControlService:
     """Return control with the stored system and prices; it has no apps and workers yet."""
+    shared, order = stored.shared, None
+    if shared is not None:
+        order = partial(shared.make, journal=stored.journal)
     return ControlService(
         state.system,
         stored.journal,
@@ -178,7 +199,15 @@ def control(
         spent=spent.before,
         require_lease=_no_lease if lease is None else lease.require,
         clock=clock,
+        wall=utc_s if shared is None else clock,
+        order=order,
     )
+
+
+def _shared_order(settings: Settings) -> SharedOrder:
+    from fairserve.platform.server.shared_order import SharedOrder
+
+    return SharedOrder(settings, key_hasher(settings.db))
 
 
 def _no_lease() -> None:
@@ -206,7 +235,7 @@ def workers(
 ) -> WorkerParts:
     """Connect control to a fleet without workers. ``on_ready`` is called when a model is served."""
     http = worker_session()
-    bridge = KvEventBridge(BlockHasher(seed, BLOCK_TOKENS), control.post)
+    bridge = KvEventBridge(BlockHasher(seed, BLOCK_TOKENS), control.observe)
     models = Models(
         lambda worker_id: pool.serves(worker_id), lambda worker_id: pool.absent_s(worker_id)
     )
@@ -223,6 +252,7 @@ def workers(
         bridge,
         local_scheduler=system.local,
         local_options=system.local_options,
+        shared=control.order.shared,
     )
     return WorkerParts(http, bridge, models, model_pools, pool)
 
@@ -233,7 +263,7 @@ def metrics(
     control: ControlService,
     monitoring: Monitoring,
     pool: WorkerPool,
-    lease: Lease | None,
+    lease: ServingRight | None,
     tracing: Tracing | None,
 ) -> Metrics:
     """Return the scrape over these parts."""
@@ -245,6 +275,7 @@ def metrics(
             journal=stored.journal,
             ledger=stored.ledger,
             lease=lease,
+            speaks=lambda: control.order.speaks,
             sessions=stored.sessions,
             journal_limit_bytes=settings.control.journal_max_bytes,
             version=product_version(),

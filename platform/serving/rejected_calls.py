@@ -5,7 +5,10 @@ from __future__ import annotations
 from fairserve.platform.base.errors import FairServeError, RateLimitedError, UnavailableError
 
 NOT_ACCEPTED = frozenset(
-    {"queue_full", "journal_unavailable", "lease_over", "starting", "draining"}
+    {
+        *("queue_full", "journal_unavailable", "lease_over", "log_unavailable"),
+        *("starting", "draining"),
+    }
 )
 """Codes of 503 answers to calls that were not accepted and may be sent again under their name."""
 

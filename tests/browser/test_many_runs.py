@@ -3,12 +3,15 @@
 SQLite plans without statistics of the rows, so a few thousand rows are representative.
 """
 
+from unittest import mock
+
 import httpx
 import pytest
 from many_clients import APP, TENANT, USER, fill
 from page_server import PageServer
 from sqlalchemy import event
 
+from fairserve.platform.background.jobs import jobs
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.serving.interactions import repository
 from fairserve.platform.tuning import events
@@ -102,7 +105,8 @@ def operator(folder):
     """Return an operator's session without a browser, at a server over the many runs."""
     # Rollups of these rows would only keep the database busy.
     with (
-        PageServer(folder, usage_rollup_interval_s=3600) as server,
+        mock.patch.object(jobs, "ROLLUP_INTERVAL_S", 3600.0),
+        PageServer(folder) as server,
         httpx.Client(base_url=server.url, timeout=60) as client,
     ):
         client.post("/console/sign-in", data={"key": server.admin_key})

@@ -75,9 +75,7 @@ class Flood:
 def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(tmp_path):
     with (
         running("--kv-tokens", "1024") as worker,
-        ThreadServer(
-            tmp_path / "data", worker_urls=worker.url, usage_rollup_interval_s=0.2
-        ) as server,
+        ThreadServer(tmp_path / "data", worker_urls=worker.url) as server,
     ):
         key = server.new_app(profile=PROFILE, limits={"user_rpm": 12, "app_rpm": None})["api_key"]
         client = server.openai(key)

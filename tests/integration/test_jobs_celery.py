@@ -50,7 +50,6 @@ class Deployment:
         self.folder = folder
         self.urls = {"database_url": database_url, "redis_url": redis_url}
         self.often = {
-            "usage_rollup_interval_s": 0.5,
             "webhook_allowed_networks": "127.0.0.0/8",
         }
         self.engine = connect(database_url)

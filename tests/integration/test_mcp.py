@@ -25,7 +25,7 @@ def server(tmp_path_factory):
     A call of the first one's user bob was rejected; the second one's user loud takes most of its share.
     """
     folder = tmp_path_factory.mktemp("data")
-    with WholeServer(folder, usage_rollup_interval_s=0.2) as server:
+    with WholeServer(folder) as server:
         server.tenant, app = server.new_tenant_and_app("one")
         server.other, other = server.new_tenant_and_app("two")
         limited = {"name": "limited", "profile": PROFILE, "contract": {"rpm_limit": 1}}

@@ -18,7 +18,7 @@ def test_the_server_on_postgresql(postgres_url, tmp_path):
         "FAIRSERVE_DATABASE_LEASE_S": "6",  # the second server waits for the next renewal of the first
         "HF_HUB_OFFLINE": "1",  # no tokenizer exists for the model of scripted workers
     }
-    flags = {"worker_urls": worker.url, "usage_rollup_interval_s": 0.2}
+    flags = {"worker_urls": worker.url}
     first, second = (
         ChildServer(tmp_path / name, env=env, start=False, **flags) for name in ("first", "second")
     )

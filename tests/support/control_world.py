@@ -114,4 +114,4 @@ class World:
 
     def pass_time(self, seconds):
         self.now_s += seconds
-        self.control.tick()
+        self.control.order.tick()

@@ -33,7 +33,7 @@ class PageServer(WholeServer):
         self._now_s = 1000 * BUCKET_S
         self._port = port
         worker = functools.partial(ScriptedWorker, kv_blocks, BUILTIN_MODEL_NAME)
-        settings = {"usage_rollup_interval_s": 0.2, "workers": 2, **settings}
+        settings = {"workers": 2, **settings}
         super().__init__(folder / "data", worker=worker, clock=self._clock, **settings)
 
     def __enter__(self):

@@ -43,7 +43,7 @@ class PoolWorld:
             raise ValueError(self.refuses)
         self.facts.append(facts)
 
-    def post(self, event):
+    def observe(self, event):
         self.events.append(event)
         if isinstance(event, ev.WorkerJoined):
             assert event.worker_id not in self.joined, "it has joined already"

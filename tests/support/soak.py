@@ -278,7 +278,7 @@ async def soaking(folder):
     try:
         async with LyingWorker() as lying:
             urls = f"{paced.url},{lying.url}"
-            more = {"worker_urls": urls, "usage_rollup_interval_s": 0.2, "log_level": "warning"}
+            more = {"worker_urls": urls, "log_level": "warning"}
             server = await asyncio.to_thread(ChildServer, folder / "data", **more)
             try:
                 soak = Soak(server, lying)

@@ -27,4 +27,4 @@ def shared_worker():
 
 def torch_server(data_dir):
     """Return a server in a thread of the test, in front of that worker."""
-    return ThreadServer(data_dir, worker_urls=shared_worker().url, usage_rollup_interval_s=0.2)
+    return ThreadServer(data_dir, worker_urls=shared_worker().url)

@@ -1,8 +1,9 @@
-"""Entries of the journal: five kinds, one JSON object a line, protected by a checksum.
+"""Entries of the journal: six kinds, one JSON object a line, protected by a checksum.
 
 ``accepted`` carries the call's ledger row for the case that no other entry follows, ``progress`` its
 usage since, ``closed`` the final row, ``interaction`` the row of a run that ended, and
-``open_interaction`` that of an open one. A line is ``<crc32 of the rest, 8 hex digits> <JSON>``: a torn
+``open_interaction`` that of an open one. A ``mark`` is a place in the log of a cell. A line is
+``<crc32 of the rest, 8 hex digits> <JSON>``: a torn
 or damaged line is recognised without trusting its length.
 """
 
@@ -14,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-Kind = Literal["accepted", "progress", "closed", "interaction", "open_interaction"]
+Kind = Literal["accepted", "progress", "closed", "interaction", "open_interaction", "mark"]
 TEXT_AT = 9
 """Place of the JSON in a line, whose first name is ``kind``."""
 MAX_WHOLE = 2**63 - 1

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from fairserve.platform.base.threads import to_its_end
-from fairserve.platform.control.port import Ledger
+from fairserve.platform.control.port import RowsLedger
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.usage.rollups import roll_up
@@ -23,7 +23,7 @@ Report = Callable[[Iterable[tuple[ContractChanged, float]]], None]
 class SpentBudgets:
     """Reader of the spending of one budget, and of all budgets at the server's start."""
 
-    def __init__(self, sessions: SessionFactory, ledger: Ledger) -> None:
+    def __init__(self, sessions: SessionFactory, ledger: RowsLedger) -> None:
         self._sessions = sessions
         self._ledger = ledger
 

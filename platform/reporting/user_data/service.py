@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, NotFoundError
-from fairserve.platform.control.port import Ledger
+from fairserve.platform.control.port import RowsLedger
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.identity import EndUser, Tenant
@@ -42,7 +42,7 @@ class UserData:
         self,
         sessions: SessionFactory,
         hasher: KeyHasher,
-        ledger: Ledger,
+        ledger: RowsLedger,
         control: ControlInbox,
         programs: UserPrograms,
         principal: Principal,

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from fairserve.platform.background.jobs.jobs import JOBS
-from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.messages import ClusterView
+from fairserve.platform.control.storage import RowsJournal, RowsLedger
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.fleet.member import FleetMember
 from fairserve.platform.monitoring.client_shares import Share, ShareReader
@@ -189,7 +188,7 @@ def shares(found: ShareReader) -> Iterator[Metric]:
 
 
 def storage(
-    journal: Journal, limit_bytes: int, ledger: Ledger, lease_over: bool
+    journal: RowsJournal, limit_bytes: int, ledger: RowsLedger, lease_over: bool
 ) -> Iterator[Metric]:
     """Yield the sizes of the journal, and how far the ledger is behind it."""
     kept, unsynced = journal.sizes()
@@ -213,6 +212,15 @@ def storage(
     )
     yield _one(
         "database_lease_over", "1 while the lease of the database is over: no calls.", lease_over
+    )
+
+
+def speaking(speaks: bool) -> Iterator[Metric]:
+    """Yield whether this server speaks for those that share its order; one that is alone does."""
+    yield _one(
+        "speaks",
+        "1 if this server reports workers and writes rows, for all that share its order of calls.",
+        speaks,
     )
 
 

@@ -19,10 +19,8 @@ from prometheus_client.registry import Collector
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.control.lease import Lease
-from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.storage import RowsJournal, RowsLedger, ServingRight
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.fleet.pool import WorkerPool
@@ -43,9 +41,11 @@ class Sources:
     control: ControlPort
     monitoring: Monitoring
     pool: WorkerPool
-    journal: Journal
-    ledger: Ledger
-    lease: Lease | None
+    journal: RowsJournal
+    ledger: RowsLedger
+    lease: ServingRight | None
+    speaks: Callable[[], bool]
+    """Whether this process reports workers, and writes the rows."""
     sessions: SessionFactory
     journal_limit_bytes: int
     version: str
@@ -92,6 +92,7 @@ class Metrics:
             *families.storage(
                 sources.journal, sources.journal_limit_bytes, sources.ledger, lease_over
             ),
+            *families.speaking(sources.speaks()),
             *families.jobs(states),
             *families.spans(None if sources.spans is None else sources.spans()),
         ]

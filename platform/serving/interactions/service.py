@@ -12,7 +12,7 @@ from fairserve.interactions.tracking.identity import core_call_id, core_run_id
 from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.base.turns import Turns
 from fairserve.platform.control.messages import RunView
-from fairserve.platform.control.port import ControlPort, Ledger
+from fairserve.platform.control.port import ControlPort, RowsLedger
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import SessionFactory
@@ -40,7 +40,7 @@ class RunParts:
 
     control: ControlPort
     sessions: SessionFactory
-    ledger: Ledger
+    ledger: RowsLedger
     programs: Programs
     graph_turns: Turns
     """Bounds how many graphs a server makes at a time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,7 +20,6 @@ from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.tenancy.apps.control_events import app_changed
-from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 from fairserve.scheduling.events import AppChanged
 
@@ -38,12 +37,15 @@ class ProfileChanges:
     def __init__(
         self,
         sessions: SessionFactory,
-        control: ControlInbox,
+        post: Callable[[AppChanged], None],
         learning: LearningOptions | None,
         known: Mapping[str, int],
     ) -> None:
-        """``known`` is the profile version of each app that control has."""
-        self._sessions, self._control, self._learning = sessions, control, learning
+        """``post`` passes an event to control.
+
+        ``known`` is the profile version of each app that control has.
+        """
+        self._sessions, self._post, self._learning = sessions, post, learning
         self._known = known
 
     async def run(self) -> None:
@@ -58,7 +60,7 @@ class ProfileChanges:
                 )
                 continue
             for event in events:
-                self._control.post(event)
+                self._post(event)
 
     def poll(self) -> list[AppChanged]:
         """Return an event for each app whose profile changed since the last poll."""

@@ -25,7 +25,7 @@ from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.errors import ConflictError, FairServeError, UnavailableError
 from fairserve.platform.control.messages import ClusterView, WorkerView
-from fairserve.platform.control.port import ControlPort, Ledger
+from fairserve.platform.control.port import ControlPort, RowsLedger
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.reporting.traffic.segments import segment_paths
@@ -148,7 +148,7 @@ class PreviewParts:
     settings: TuningSettings
     sessions: SessionFactory
     control: ControlPort
-    ledger: Ledger
+    ledger: RowsLedger
     recording: Path | None
     learning: LearningOptions | None
     embedded_batch: int | None

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from fairserve.interactions.call import TokenUsage
+from fairserve.platform.control.cell_events import DecodedTokensDue
 from fairserve.platform.control.messages import Progress
 from fairserve.scheduling import events as ev
 
@@ -49,7 +50,7 @@ async def test_the_system_changes_while_a_worker_drains(world, system):
 async def test_a_new_feeder_charges_the_usage_of_running_calls(world):
     grant = await world.submit("c1", run="r1")
     world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 5000)))
-    world.control._pass_decoded()
+    world.control.order.put(DecodedTokensDue())
     feeder = world.control.cell.dispatcher.first.feeder
     used = feeder.counter(("t", "u"))
     world.control.apply_throttling("fairserve", {"feeder.max_bypass": 7})
@@ -116,7 +117,7 @@ async def test_newcomers_share_a_client_between_switches(world):
     """Clients change with the rule, not with its numbers: then the known users are kept."""
     grant = await world.submit("c1", run="r1")
     world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 5000)))
-    world.control._pass_decoded()
+    world.control.order.put(DecodedTokensDue())
     dispatcher = world.control.cell.dispatcher
     used = dispatcher.first.feeder.counter(("t", "u"))
     common = ("t", "\0newcomers of app")

@@ -1,0 +1,221 @@
+"""The log of a cell in Redis: one stream an epoch, the state at its beginning, and the speaker's lease.
+
+    <prefix>:base             epoch, and what all processes must agree on
+    <prefix>:snapshot:<epoch> a state of the cell and the entry after which it is
+    <prefix>:log:<epoch>      the stream of entries
+    <prefix>:speaker          token of the speaker, with an expiry
+
+All keys are in one hash slot. An epoch ends when the server has lost entries that were read: a crash
+with the append-only file synced every second, or a failover, loses some. Nothing is repeated silently:
+the client's own retries are off, so that each connection that is lost is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import orjson
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, ConnectionError, ReadOnlyError, TimeoutError
+
+from fairserve.platform.control.log.shared_cell import EntryId
+
+LOST = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError)
+"""Errors after which the server may answer again."""
+ANSWER_S = 5.0
+ELECTION_S = 0.3
+"""Seconds in which processes with a state compare how far they have read."""
+CONNECT_S = 2.0
+Where = Literal["there", "trimmed", "lost"]
+ENTRIES_AT_ONCE = 200
+"""Entries that are read and applied before other work of the event loop: a few tens of ms."""
+_SAY = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+redis.call('XADD', KEYS[2], '*', 't', ARGV[3])
+return 1
+"""
+_STORE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] or redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+redis.call('SET', KEYS[3], ARGV[2])
+redis.call('XTRIM', KEYS[2], 'MINID', ARGV[3])
+return 1
+"""
+_BEGIN = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if redis.call('EXISTS', KEYS[5]) == 1 then redis.call('XADD', KEYS[5], '*', 'e', ARGV[3]) end
+redis.call('DEL', KEYS[3])
+redis.call('XADD', KEYS[3], ARGV[4], 'e', ARGV[3])
+redis.call('SET', KEYS[4], ARGV[5])
+redis.call('SET', KEYS[2], ARGV[6])
+redis.call('EXPIRE', KEYS[5], 60)
+redis.call('DEL', KEYS[6])
+return 1
+"""
+_LEAVE = (
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+)
+
+
+class Base(msgspec.Struct, frozen=True):
+    """The present epoch, with the values that all processes of a cell have in common."""
+
+    epoch: int
+    agreement: dict[str, Any]
+    """Version, options and system of all processes: with others they would decide otherwise."""
+
+
+class Entry(NamedTuple):
+    """One entry of the stream."""
+
+    entry: EntryId
+    kind: str
+    """``b``: a batch; ``t``: a tick; ``e``: an epoch begins."""
+    data: bytes
+
+
+class RedisLog:
+    """Commands on the log of one cell. Raises ``LOST`` errors where the server does not answer."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        """``prefix`` begins all keys; it contains a hash tag."""
+        self._prefix = prefix
+        self._commands: Any = _client(url)
+        self._reading: Any = _client(url)
+
+    def _key(self, name: str, epoch: int | None = None) -> str:
+        return f"{self._prefix}:{name}" if epoch is None else f"{self._prefix}:{name}:{epoch}"
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._commands.aclose()
+        await self._reading.aclose()
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    async def base(self) -> Base | None:
+        """Return the present epoch; None if this cell has none yet, or the server lost it."""
+        data = await self._commands.get(self._key("base"))
+        return None if data is None else msgspec.json.decode(data, type=Base)
+
+    async def append(self, epoch: int, data: bytes) -> bool:
+        """Append a batch; return false if the log of this epoch does not exist."""
+        key = self._key("log", epoch)
+        return await self._commands.xadd(key, {"b": data}, nomkstream=True) is not None
+
+    async def read(self, epoch: int, after: EntryId, block_ms: int) -> list[Entry]:
+        """Return the entries after one; waits for the first for up to ``block_ms``."""
+        key = self._key("log", epoch)
+        found = await self._reading.xread({key: str(after)}, count=ENTRIES_AT_ONCE, block=block_ms)
+        entries = found[0][1] if found else ()
+        return [
+            Entry(EntryId.of(entry), kind.decode(), data)
+            for entry, fields in entries
+            for kind, data in fields.items()
+        ]
+
+    async def where(self, epoch: int, entry: EntryId) -> Where:
+        """Return whether the log has an entry, dropped it as an old one, or lost it."""
+        key = self._key("log", epoch)
+        if await self._reading.xrange(key, min=str(entry), max=str(entry)):
+            return "there"
+        first = await self._reading.xrange(key, count=1)
+        return "trimmed" if first and EntryId.of(first[0][0]) > entry else "lost"
+
+    async def end(self, epoch: int) -> None:
+        """Drop the log of an epoch that has lost entries: no process continues with it."""
+        await self._commands.delete(self._key("log", epoch))
+
+    async def snapshot(self, epoch: int) -> dict[str, Any] | None:
+        """Return the stored state of an epoch."""
+        data = await self._commands.get(self._key("snapshot", epoch))
+        return None if data is None else orjson.loads(zlib.decompress(data))
+
+    # --- the speaker ------------------------------------------------------------------------------
+
+    async def take_lease(self, token: str, lease_ms: int) -> bool:
+        """Become the speaker if there is none; return whether this process is."""
+        key = self._key("speaker")
+        if await self._commands.set(key, token, nx=True, px=lease_ms):
+            return True
+        return bool(await self._commands.get(key) == token.encode())
+
+    async def leave(self, token: str) -> None:
+        """Let another process become the speaker at once."""
+        await self._commands.eval(_LEAVE, 1, self._key("speaker"), token)
+
+    async def say(self, token: str, lease_ms: int, epoch: int, tick: bytes) -> bool:
+        """Append a tick and renew the lease; return false if another process has it."""
+        keys = self._key("speaker"), self._key("log", epoch)
+        said = await self._commands.eval(_SAY, 2, *keys, token, str(lease_ms), tick)
+        return bool(said == 1)
+
+    async def begin(
+        self, token: str, lease_ms: int, base: Base, first: EntryId, state: bytes, before: int
+    ) -> bool:
+        """Begin an epoch after ``before``, with a state and the entry after which it is.
+
+        Return false without the lease.
+        """
+        keys = (
+            self._key("speaker"),
+            self._key("base"),
+            self._key("log", base.epoch),
+            self._key("snapshot", base.epoch),
+            self._key("log", before),
+            self._key("snapshot", before),
+        )
+        values = (
+            token,
+            str(lease_ms),
+            str(base.epoch),
+            str(first),
+            state,
+            msgspec.json.encode(base),
+        )
+        begun = await self._commands.eval(_BEGIN, len(keys), *keys, *values)
+        return bool(begun == 1)
+
+    async def ahead(self, process: str, last: EntryId) -> EntryId:
+        """Note how far this process has read; return how far the furthest has."""
+        key = self._key("ahead")
+        await self._commands.hset(key, process, str(last))
+        await self._commands.pexpire(key, 5_000)
+        await asyncio.sleep(ELECTION_S)
+        return max(EntryId.of(each) for each in (await self._commands.hgetall(key)).values())
+
+    async def store_snapshot(self, token: str, epoch: int, state: bytes, before: EntryId) -> bool:
+        """Replace the state of the epoch, and drop the entries that it contains.
+
+        Return false if another process has the lease, whose state may be later.
+        """
+        keys = self._key("speaker"), self._key("log", epoch), self._key("snapshot", epoch)
+        stored = await self._commands.eval(_STORE, 3, *keys, token, state, str(before))
+        return bool(stored == 1)
+
+    async def now_ms(self) -> int:
+        """Return the server's time."""
+        seconds, micros = await self._commands.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+
+def state_bytes(state: dict[str, Any]) -> bytes:
+    """Return a state as it is stored."""
+    return zlib.compress(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS), 1)
+
+
+def _client(url: str) -> Redis:
+    return Redis.from_url(
+        url,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=ANSWER_S,
+        socket_connect_timeout=CONNECT_S,
+        single_connection_client=True,
+    )

@@ -1,0 +1,20 @@
+"""Reports of workers for control: one of the processes that share an order sends them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fairserve.platform.control.messages import ClusterView
+from fairserve.scheduling.events import Event
+
+
+class WorkerReports(Protocol):
+    """The part of control that takes reports of workers."""
+
+    def observe(self, event: Event) -> None:
+        """Apply an event if this process reports the workers; from any thread, does not block."""
+        ...
+
+    async def cluster(self) -> ClusterView:
+        """Return the state of workers, queues and load."""
+        ...

@@ -1,0 +1,177 @@
+"""The parts of a process that shares its order with others: log, clock, marks, speaker.
+
+An API process applies the log and serves calls. A control process applies it, too, keeps the rows in its
+journal until they are in the database, and speaks if no other does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from fairserve.platform.base.version import product_version
+from fairserve.platform.control.cell import BLOCK_TOKENS
+from fairserve.platform.control.journal.journal import Journal
+from fairserve.platform.control.log.marks import (
+    MarkedJournal,
+    StoredMarks,
+)
+from fairserve.platform.control.log.order import LogClock, LogOrder
+from fairserve.platform.control.log.redis_log import RedisLog
+from fairserve.platform.control.log.shared_cell import EntryId
+from fairserve.platform.control.log.speaker import Speaker
+from fairserve.platform.control.log.wire import Tick
+from fairserve.platform.control.options import ControlOptions, control_options
+from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.storage import RowsJournal
+from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.server.settings import Settings
+from fairserve.scheduling.locality.block_keys import BlockHasher
+
+
+class SharedOrder:
+    """The parts of one process. It stands in for the lease of the database, which nobody holds alone."""
+
+    previous_alive_at: float | None = None
+    """No process knows when the cell was alive last: its log does."""
+
+    def __init__(self, settings: Settings, hasher: KeyHasher) -> None:
+        """Raises ValueError for settings that no servers can share."""
+        self.marks, self.clock = StoredMarks(), LogClock()
+        self.lost = threading.Event()
+        """Set once this process cannot follow the log any more."""
+        self.problem = ""
+        self.speaker: Speaker | None = None
+        self.order: LogOrder | None = None
+        role = settings.control.role
+        if not settings.background.redis_url:
+            raise ValueError(
+                f"role is {role}: redis_url must name the Redis that the servers share"
+            )
+        if settings.db.embedded_database:
+            raise ValueError(
+                f"role is {role}: database_url must name the PostgreSQL database that the servers share"
+            )
+        self._speaks_when_silent = role == "control"
+        self._options = control_options(settings.control, settings.tenancy)
+        self._hasher = hasher
+        self._on_lost: Callable[[], object] = lambda: None
+        self._task: asyncio.Task[None] | None = None
+        self._log = RedisLog(settings.background.redis_url, f"fairserve:{{{hasher.secret_id}}}")
+        secret = hasher.subkey("order", hasher.secret_id)
+        assert secret is not None, "it is of the present secret key"
+        self.seed = int.from_bytes(secret[:8], "big") >> 1
+        """Seed of all processes of the cell: their keys of prompts are equal."""
+
+    # --- the parts --------------------------------------------------------------------------------
+
+    def make(self, control: ControlService, journal: RowsJournal) -> LogOrder:
+        """Return the order of a control service."""
+        keys = BlockHasher(self.seed, BLOCK_TOKENS)
+        on_tick: Callable[[EntryId, Tick], None] = self.marks.ticked
+        full: Callable[[], str] = str
+        if isinstance(journal, Journal):
+            marked = MarkedJournal(journal, self.marks)
+            on_tick, full = marked.ticked, marked.full
+        self.order = LogOrder(
+            self._log,
+            control.cell,
+            control.execute,
+            self.clock,
+            _agreement(self._options),
+            lambda call: keys.keys(call.token_ids, call.salt),
+            on_replaced=control.replaced,
+            on_tick=on_tick,
+            on_failure=self._fail,
+        )
+        if self._speaks_when_silent:
+            self.speaker = Speaker(
+                self._log,
+                self.order,
+                stored=lambda: self.marks.stored_entry,
+                full=full,
+                on_change=self._spoke,
+            )
+        return self.order
+
+    async def attach(self, journal: RowsJournal) -> bool:
+        """Get the state of the cell; return true if this process began it, without an earlier one.
+
+        An API process waits until a control process has begun it. The rows in the journal of an earlier
+        process of this folder follow from the log, and are made again.
+        """
+        assert self.order is not None, "it is made"
+        await self.order.attach()
+        fresh = self.speaker is not None and self.speaker.fresh
+        if not fresh and isinstance(journal, Journal):
+            with contextlib.suppress(FileNotFoundError):
+                await asyncio.to_thread(shutil.rmtree, journal.folder)
+        return fresh
+
+    def start(self) -> None:
+        """Speak from now on, if this process may."""
+        if self.speaker is not None:
+            self._task = asyncio.create_task(self.speaker.run(), name="speaker")
+
+    async def stop(self) -> None:
+        """Let another process speak."""
+        if self._task is not None and self.speaker is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            await self.speaker.leave()
+
+    def _spoke(self, speaks: bool) -> None:
+        self.marks.writes = speaks
+        if self.on_speaking is not None and speaks:
+            self.on_speaking()
+
+    on_speaking: Callable[[], None] | None = None
+    """Called when this process begins to speak."""
+
+    # --- in place of the lease --------------------------------------------------------------------
+
+    def require(self) -> None:
+        """Raise UnavailableError if nothing new may be accepted."""
+        assert self.order is not None, "it is made"
+        self.order.require()
+
+    @property
+    def over(self) -> bool:
+        """True if nothing new is accepted."""
+        return self.order is None or not self.order.accepts
+
+    def check(self, session: Session) -> None:
+        """Allow every write: rows are equal in all processes, and others have locks of their own."""
+
+    def call_when_lost(self, listener: Callable[[], object]) -> None:
+        """Call ``listener`` once this process cannot follow the log; at once if it cannot now."""
+        self._on_lost = listener
+        if self.lost.is_set():
+            listener()
+
+    def _fail(self, problem: str) -> None:
+        self.problem = problem
+        self.lost.set()
+        self._on_lost()
+
+    def close(self) -> None:
+        """Do nothing: the order closes the log."""
+
+
+def _agreement(options: ControlOptions) -> dict[str, Any]:
+    """Return what decides about calls and is not in the state of the cell."""
+    admission = options.admission
+    return {
+        "version": product_version(),
+        "max_queue_wait_s": options.max_queue_wait_s,
+        "max_queued_calls": options.max_queued_calls,
+        "max_tenant_share": options.tenant_share,
+        "interaction_idle_timeout_s (doubled)": options.reopen_grace_s,
+        "quota_enforcement": [admission.contracts, admission.rates_cut_runs],
+    }

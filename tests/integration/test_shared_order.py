@@ -1,0 +1,132 @@
+"""Servers share one fair order through Redis: any takes calls, and the death of one loses none."""
+
+import concurrent.futures
+
+import pytest
+from processes import eventually
+from scripted_worker import ScriptedWorker
+from shared_servers import RedisProcess, SharedServers
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def worker():
+    worker = ScriptedWorker()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="module")
+def own_redis(tmp_path_factory):
+    redis = RedisProcess(tmp_path_factory.mktemp("redis"))
+    yield redis
+    redis.close()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory, new_postgres_url, own_redis, worker):
+    servers = SharedServers(
+        tmp_path_factory.mktemp("servers"), new_postgres_url(), own_redis.url, worker.url
+    )
+    servers.start(control="control", standby="control", first="api", second="api")
+    yield servers
+    servers.close()
+
+
+def chat(server, app, text="ok", **more):
+    body = {"model": "scripted", "messages": [{"role": "user", "content": text}], **more}
+    return server.post(CHAT, body, key=app["api_key"])
+
+
+def in_turns(servers, number):
+    return servers[("first", "second")[number % 2]]
+
+
+def has_rows(servers, app, expected):
+    """Wait for exactly these outcomes in the ledger."""
+
+    def found():
+        outcomes = [outcome for outcome, _ in servers.rows(app["id"])]
+        return sorted(outcomes) == sorted(expected)
+
+    eventually(found, lambda: str(servers.rows(app["id"])))
+
+
+def test_a_quota_is_exact_over_all_servers(servers):
+    app = servers["first"].new_app(name="quota", contract={"rpm_limit": 7})
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = [*pool.map(lambda n: chat(in_turns(servers, n), app), range(20))]
+    codes = sorted(answer.status_code for answer in answers)
+    assert codes == [200] * 7 + [429] * 13
+    has_rows(servers, app, ["completed"] * 7 + ["refused"] * 13)
+
+
+def test_a_run_continues_at_any_server(servers, worker):
+    first, second = servers["first"], servers["second"]
+    app = first.new_app(name="runs")
+    key, run = app["api_key"], {"headers": {"X-Interaction-Id": "r"}}
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "ok"}]}
+    stages = [
+        server.post(CHAT, body, key=key, **run).headers["x-fairserve-stage"]
+        for server in (first, second, first)
+    ]
+    assert stages == ["1", "2", "3"]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        held = {**body, "messages": [{"role": "user", "content": "hold r"}]}
+        running = pool.submit(first.post, CHAT, held, key=key, **run)
+        eventually(lambda: "r" in worker.holding)
+        view = second.call(key, "GET", "/v1/interactions/r")
+        assert (view["calls"], view["live_calls"]) == (4, 1)
+        assert second.request("DELETE", "/v1/interactions/r", key).status_code < 300
+        stopped = running.result(30)
+        assert "its interaction was cancelled" in stopped.text
+    has_rows(servers, app, ["completed"] * 3 + ["cancelled"])
+
+
+def test_settings_of_one_server_are_in_force_at_all(servers):
+    first, second = servers["first"], servers["second"]
+    app = first.new_app(name="settings")
+    limit = {"contract": {"rpm_limit": 1}}
+    second.call(app["tenant_key"], "PATCH", f"/v1/apps/{app['id']}", limit)
+    assert [chat(server, app).status_code for server in (first, second)] == [200, 429]
+
+
+def test_another_control_server_speaks_after_a_kill(servers, worker):
+    first, second = servers["first"], servers["second"]
+    app = first.new_app(name="takeover")
+    speaker = eventually(servers.speaker)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        running = pool.submit(chat, first, app, "hold on")
+        eventually(lambda: "on" in worker.holding)
+        speaker.kill()
+        eventually(lambda: servers.speaker() not in (None, speaker))
+        assert chat(second, app).status_code == 200
+        worker.release()
+        assert running.result(30).status_code == 200, "streams are untouched"
+    has_rows(servers, app, ["completed"] * 2)
+    name = next(name for name, each in servers.servers.items() if each is speaker)
+    servers.start(**{name: "control"})
+
+
+def test_a_redis_that_returns_empty_loses_no_call(servers, worker, own_redis):
+    first, second = servers["first"], servers["second"]
+    app = first.new_app(name="redis", contract={"rpm_limit": 3})
+    eventually(servers.speaker)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        running = pool.submit(chat, first, app, "hold again")
+        eventually(lambda: "again" in worker.holding)
+        own_redis.kill()
+        waiting = pool.submit(chat, second, app)
+        own_redis.start()
+        worker.release()
+        assert running.result(60).status_code == 200
+        answer = waiting.result(60)
+    expected = ["completed"] + (["completed"] if answer.status_code == 200 else [])
+    more = eventually(lambda: (found := chat(first, app)).status_code != 503 and found)
+    assert more.status_code == 200
+    has_rows(servers, app, [*expected, "completed"])
+    assert {chat(in_turns(servers, n), app).status_code for n in range(2)} == {
+        429 if len(expected) == 2 else 200,
+        429,
+    }, "the counters are those from before"
