@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Generic, TypeVar, get_args
+from typing import Annotated, Any, Generic, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -131,6 +132,11 @@ class Page(BaseModel, Generic[Item]):
     total: int
     limit: int
     offset: int
+
+    @classmethod
+    def of(cls, items: Sequence[Item], total: int, paging: Paging) -> Self:
+        """Return the items as the requested part of a list of ``total``."""
+        return cls(items=list(items), total=total, limit=paging.limit, offset=paging.offset)
 
 
 class KeyOut(BaseModel):

@@ -15,6 +15,8 @@ from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 LEVEL_CHARS = 16
+QUARTER_S = 900
+"""Seconds of the finest level."""
 
 
 class UsageCalls(Base):

@@ -14,6 +14,7 @@ from fairserve.platform.background.settings import BackgroundSettings
 from fairserve.platform.background.webhooks.outbox import Outbox
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
+from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.db.key_hash import KeyHasher
@@ -23,7 +24,6 @@ from fairserve.platform.reporting.usage import rollups
 from fairserve.platform.reporting.usage.levels import level
 from fairserve.platform.reporting.usage.period_spending import Spender, spent_in_period
 from fairserve.platform.reporting.usage.reports import report
-from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.reporting.usage.schemas import UsageQuery
 from fairserve.platform.reporting.usage.spending import spent_before
 from fairserve.platform.server.ledger_rows import LedgerRows

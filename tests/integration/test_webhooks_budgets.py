@@ -10,12 +10,12 @@ from sqlalchemy import event as sql
 
 from fairserve.platform.background.webhooks import budgets
 from fairserve.platform.base.money import NANO
+from fairserve.platform.control.ledger_tables import upsert_calls
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.reporting.usage import period_spending
 from fairserve.platform.reporting.usage.period_spending import Spender, spent_in_period
-from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.reporting.usage.retention import raw_rows_from
 from fairserve.platform.reporting.usage.rollups import roll_up
 

@@ -17,8 +17,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.sums import sum_of
-from fairserve.platform.db.usage import UsageCalls, UsageDirty, UsageState
-from fairserve.platform.reporting.usage.levels import DAY_S, QUARTER_S, level
+from fairserve.platform.db.usage import QUARTER_S, UsageCalls, UsageDirty, UsageState
+from fairserve.platform.reporting.usage.levels import DAY_S, level
 
 MAX_MARKS = 200
 """Number of marks above which the rollups are too far behind, and raw rows take too long to sum."""

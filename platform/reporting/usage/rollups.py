@@ -23,13 +23,12 @@ from sqlalchemy.orm import Session
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.db.causes import may_be_values
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.db.usage import UsageDirty, UsageState
+from fairserve.platform.db.usage import QUARTER_S, UsageDirty, UsageState
 from fairserve.platform.reporting.usage import raw_rows
 from fairserve.platform.reporting.usage.levels import (
     CALLS,
     DAY_S,
     LEVELS,
-    QUARTER_S,
     REFUSALS,
     RUNS,
     RollupTable,

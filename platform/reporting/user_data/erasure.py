@@ -24,9 +24,9 @@ from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, Throttli
 from fairserve.platform.db.many_keys import in_keys, key_parameter
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import upsert
+from fairserve.platform.db.usage_marks import mark_rows
 from fairserve.platform.db.webhooks import WebhookEvent
 from fairserve.platform.reporting.exports.erasure import forget_user
-from fairserve.platform.reporting.usage.marks import mark_rows
 from fairserve.platform.reporting.usage.renaming import rename_user
 from fairserve.platform.reporting.user_data.pseudonyms import Replacement, new_erasure
 from fairserve.platform.reporting.user_data.repository import (
