@@ -19,13 +19,15 @@ def table_of(model: type[Base]) -> Table:
     return table
 
 
-def count(session: Session, statement: Select[Any]) -> int:
+def count(session: Session, statement: Select[*tuple[Any, ...]]) -> int:
     """Return the number of rows of a statement."""
     counting = statement.with_only_columns(func.count(), maintain_column_froms=True)
     return session.scalar(counting.order_by(None)) or 0
 
 
-def read_page(session: Session, statement: Select[Any], paging: Paging) -> tuple[list[Any], int]:
+def read_page(
+    session: Session, statement: Select[*tuple[Any, ...]], paging: Paging
+) -> tuple[list[Any], int]:
     """Return a page of an ordered statement, and the number of all its rows.
 
     A row is an object, or a tuple if the statement selects several.

@@ -17,13 +17,14 @@ from pydantic import (
 )
 
 from fairserve.platform.base.user_ids import normal_user_id
-from fairserve.platform.db.base import ID_CHARS, NAME_CHARS
+from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 MAX_PAGE = 1000
 NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f]*$"
 
 Item = TypeVar("Item")
+Shape = TypeVar("Shape", bound=BaseModel)
 
 Name = Annotated[
     str,
@@ -137,6 +138,16 @@ class Page(BaseModel, Generic[Item]):
     def of(cls, items: Sequence[Item], total: int, paging: Paging) -> Self:
         """Return the items as the requested part of a list of ``total``."""
         return cls(items=list(items), total=total, limit=paging.limit, offset=paging.offset)
+
+
+_OWNERS = {"tenant": "tenant_id", "app": "app_id", "user": "user_id"}
+"""Columns of the owner of a row, by their fields in the API."""
+
+
+def view_of(shape: type[Shape], row: Base, **others: Any) -> Shape:
+    """Return the API's view of a row: ``others``, and each other field from the column of its name."""
+    columns = {name: _OWNERS.get(name, name) for name in shape.model_fields if name not in others}
+    return shape(**{name: getattr(row, column) for name, column in columns.items()}, **others)
 
 
 class KeyOut(BaseModel):

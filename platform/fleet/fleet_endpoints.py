@@ -42,12 +42,7 @@ Changes = Annotated[FleetChanges, Depends(_changes, scope="function")]
 async def list_workers(request: Request, query: Annotated[Paging, Query()]) -> Page[WorkerOut]:
     """Return workers of all sources, by id."""
     found = await workers_out(request.app.state.fleet)
-    return Page(
-        items=found[query.offset : query.offset + query.limit],
-        total=len(found),
-        limit=query.limit,
-        offset=query.offset,
-    )
+    return Page.of(found[query.offset : query.offset + query.limit], len(found), query)
 
 
 @router.get("/workers/{worker_id}", dependencies=[Depends(require_admin)])

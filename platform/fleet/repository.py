@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from fairserve.engine.wire.base import KvEndpoints
@@ -53,23 +53,8 @@ def note_of(row: FleetDrain) -> DrainNote:
     return DrainNote(row.drained_by, row.drained_at)
 
 
-def count_drains(session: Session) -> int:
-    """Return the number of stored drains."""
-    return session.scalar(select(func.count(FleetDrain.worker_id))) or 0
-
-
 def forget_drains(session: Session, but: Collection[str]) -> None:
     """Delete the drains of all workers except ``but``."""
     known = session.scalars(select(FleetDrain.worker_id))
     for worker_id in set(known) - set(but):
         session.execute(delete(FleetDrain).where(FleetDrain.worker_id == worker_id))
-
-
-def count_workers(session: Session) -> int:
-    """Return the number of stored workers."""
-    return session.scalar(select(func.count(FleetWorker.id))) or 0
-
-
-def count_aliases(session: Session) -> int:
-    """Return the number of stored aliases."""
-    return session.scalar(select(func.count(FleetAlias.name))) or 0

@@ -6,12 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
+from fairserve.platform.db.rows import count
 from fairserve.platform.fleet import repository
 from fairserve.platform.fleet.fleet import PLACES, Desired, DesiredWorker, FleetPart, clashes
 from fairserve.platform.fleet.schemas import (
@@ -55,7 +57,7 @@ class FleetChanges:
 
         Deletes a leftover drain of an earlier worker with this id.
         """
-        if repository.count_workers(self._session) >= MAX_WORKERS:
+        if count(self._session, select(FleetWorker)) >= MAX_WORKERS:
             raise ConflictError(f"the limit of {MAX_WORKERS} workers is reached; remove one first")
         self._check(FleetPart(workers=(body.spec(),)), self._desired)
         row = FleetWorker(**body.model_dump(), created_at=utc_now())
@@ -74,7 +76,7 @@ class FleetChanges:
         drain = self._session.get(FleetDrain, worker_id)
         changed = drain is None
         if drain is None:
-            if repository.count_drains(self._session) >= MAX_DRAINS:
+            if count(self._session, select(FleetDrain)) >= MAX_DRAINS:
                 repository.forget_drains(self._session, but=self._desired.workers)
             by, at = self._principal.actor, utc_now()
             drain = FleetDrain(worker_id=worker_id, drained_by=by, drained_at=at)
@@ -138,7 +140,7 @@ class FleetChanges:
         self._check(FleetPart(aliases={name: body.target}), others_only)
         before = None if row is None else {"targets": row.targets}
         if row is None:
-            if repository.count_aliases(self._session) >= MAX_ALIASES:
+            if count(self._session, select(FleetAlias)) >= MAX_ALIASES:
                 raise ConflictError(
                     f"the limit of {MAX_ALIASES} aliases is reached; remove one first"
                 )

@@ -15,13 +15,12 @@ from sqlalchemy.orm import Session
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.db.ledger import LedgerCall, ThrottlingEvent
 from fairserve.platform.db.rows import count
-from fairserve.platform.db.schemas import Page
+from fairserve.platform.db.schemas import Page, view_of
 from fairserve.platform.tuning import repository
 from fairserve.platform.tuning.explanation import explain
 from fairserve.platform.tuning.schemas import EventOut, EventQuery, RejectionOut
 
 _OF_CALL = (LedgerCall.model, LedgerCall.served_model, LedgerCall.agent)
-_COLUMNS = {"tenant": "tenant_id", "app": "app_id", "user": "user_id", "limit": "limit_count"}
 _MONEY = ("budget_limit", "budget_spent", "budget_held", "call_cost")
 
 EventRows: TypeAlias = "Select[ThrottlingEvent, str, str | None, str | None]"
@@ -115,13 +114,16 @@ def _where(
 def _out(
     row: ThrottlingEvent, model: str | None, served_model: str | None, agent: str | None
 ) -> EventOut:
-    of_call = {"model": model, "served_model": served_model, "agent": agent}
-    values = {
-        name: getattr(row, _COLUMNS.get(name, name))
-        for name in EventOut.model_fields
-        if name not in of_call
-    }
-    for name in _MONEY:
-        if values[name] is not None:
-            values[name] = Decimal(values[name]).scaleb(-9)
-    return EventOut(**values, **of_call)
+    amounts = {name: getattr(row, name) for name in _MONEY}
+    return view_of(
+        EventOut,
+        row,
+        model=model,
+        served_model=served_model,
+        agent=agent,
+        limit=row.limit_count,
+        **{
+            name: None if nano is None else Decimal(nano).scaleb(-9)
+            for name, nano in amounts.items()
+        },
+    )

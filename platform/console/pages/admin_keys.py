@@ -19,7 +19,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.keys import IssuedKey
 from fairserve.platform.db.schemas import Paging
 from fairserve.platform.db.session import read_session
-from fairserve.platform.tenancy.keys.schemas import AdminKeyCreate, AdminKeyPatch
+from fairserve.platform.tenancy.keys.schemas import AdminKeyCreate, AdminKeyOut, AdminKeyPatch
 from fairserve.platform.tenancy.keys.service import KeyRing, admin_keys, keys_page
 
 PLACE = "/console/keys"
@@ -102,7 +102,7 @@ def _page(
 ) -> Response:
     with contextmanager(read_session)(request) as session:
         ring = admin_keys(session, acting_for(viewer), request.app.state.authenticator)
-        found = keys_page(ring, asked(request, Paging))
+        found = keys_page(ring, asked(request, Paging), AdminKeyOut)
     return page(
         request,
         viewer,

@@ -36,7 +36,7 @@ from fairserve.platform.db.profiles import ProfileSource
 from fairserve.platform.db.schemas import NamedTenantPaging, TenantPaging
 from fairserve.platform.db.session import ReadSession, read_session
 from fairserve.platform.tenancy.apps.schemas import AppOut, AppPatch, LimitsBody, StageOut
-from fairserve.platform.tenancy.apps.service import all_apps_page, apps_of
+from fairserve.platform.tenancy.apps.service import Apps, all_apps_page
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.profiles import repository
 from fairserve.platform.tenancy.profiles import service as profiles
@@ -136,7 +136,7 @@ def change(
         patch = body
 
         def store(session: Session) -> None:
-            apps_of(request.app.state.tenancy, session, owner).change(app_id, patch)
+            Apps(request.app.state.tenancy, session, owner).change(app_id, patch)
 
         wrong = forms.store(request, store)
     else:
@@ -218,7 +218,7 @@ def _page(
 ) -> Response:
     offset = asked(request, TenantPaging).offset
     with contextmanager(read_session)(request) as session:
-        apps = apps_of(request.app.state.tenancy, session, owner)
+        apps = Apps(request.app.state.tenancy, session, owner)
         app = apps.describe(apps.get(app_id))
         row = profiles.app_of(session, owner.tenant_id, app_id)
         profile = profiles.describe(session, row, options)

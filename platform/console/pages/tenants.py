@@ -17,13 +17,13 @@ from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
 from fairserve.platform.console.lists import asked, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
-from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging, Page
+from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging
 from fairserve.platform.db.session import ReadSession, read_session
 from fairserve.platform.tenancy.apps.service import all_apps_page
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
-from fairserve.platform.tenancy.tenants.schemas import TenantOut, TenantPatch
-from fairserve.platform.tenancy.tenants.service import tenants_of
+from fairserve.platform.tenancy.tenants.schemas import TenantPatch
+from fairserve.platform.tenancy.tenants.service import Tenants
 
 router = APIRouter(prefix="/console/clients/tenants")
 
@@ -35,8 +35,7 @@ MOST_APPS = 20
 def list_all(request: Request, viewer: AdminViewer, session: ReadSession) -> Response:
     """List all tenants, or deleted ones."""
     query = asked(request, NamedPaging)
-    items, total = tenants_of(request.app.state.tenancy, session, acting_for(viewer)).page(query)
-    found = Page[TenantOut](items=items, total=total, limit=query.limit, offset=query.offset)
+    found = Tenants(request.app.state.tenancy, session, acting_for(viewer)).page(query)
     return page(
         request,
         viewer,
@@ -82,7 +81,7 @@ def _store(
     tenant_id: str, request: Request, principal: Principal, body: TenantPatch
 ) -> forms.Wrong:
     def store(session: Session) -> None:
-        tenants_of(request.app.state.tenancy, session, principal).change(tenant_id, body)
+        Tenants(request.app.state.tenancy, session, principal).change(tenant_id, body)
 
     return forms.store(request, store)
 
@@ -96,7 +95,7 @@ def _page(
     wrong: forms.Wrong | None = None,
 ) -> Response:
     with contextmanager(read_session)(request) as session:
-        tenants = tenants_of(request.app.state.tenancy, session, acting_for(viewer))
+        tenants = Tenants(request.app.state.tenancy, session, acting_for(viewer))
         tenant = tenants.describe(tenants.get(tenant_id))
         apps = all_apps_page(
             session,

@@ -15,6 +15,7 @@ from fairserve.interactions.programs.program_state import ProgramState
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.programs import ProgramRow, ProgramStep
+from fairserve.platform.db.rows import delete_some
 from fairserve.platform.db.upsert import upsert
 
 
@@ -167,11 +168,7 @@ def _stopped(times: Sequence[datetime | None]) -> str:
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:
     """Delete programs that ended before ``time``, with their outputs; at most ``max_rows``."""
-    columns = (ProgramRow.tenant_id, ProgramRow.app_id, ProgramRow.id)
-    keys = session.execute(select(*columns).where(ProgramRow.ended_at < time).limit(max_rows)).all()
-    for row in keys:
-        remove(session, ProgramKey(*row))
-    return len(keys)
+    return delete_some(session, ProgramRow, ProgramRow.ended_at < time, max_rows)
 
 
 def _is(key: ProgramKey) -> Any:

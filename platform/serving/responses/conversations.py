@@ -21,6 +21,7 @@ from fairserve.platform.base.errors import ConflictError, InvalidRequestError, N
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.responses import ConversationItem, StoredConversation
+from fairserve.platform.db.rows import delete_some
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.serving.kept_rows import KeptRows
 from fairserve.platform.serving.responses.items import Item, new_item_id
@@ -261,12 +262,7 @@ class Conversations:
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:
     """Delete conversations that did not change since ``time``, with their items."""
-    row = StoredConversation
-    columns = (row.tenant_id, row.app_id, row.id)
-    keys = session.execute(select(*columns).where(row.changed_at < time).limit(max_rows)).all()
-    for each in keys:
-        session.execute(delete(row).where(_is(ObjectKey(*each))))
-    return len(keys)
+    return delete_some(session, StoredConversation, StoredConversation.changed_at < time, max_rows)
 
 
 def _found(session: Session, key: ObjectKey) -> StoredConversation:

@@ -11,6 +11,7 @@ from sqlalchemy import and_, delete, literal, select, update
 from sqlalchemy.orm import Session, aliased
 
 from fairserve.platform.db.responses import StoredResponse
+from fairserve.platform.db.rows import delete_some
 
 MAX_CHAIN = 1_000
 """Responses of one chain."""
@@ -91,12 +92,7 @@ def items_of(session: Session, key: ResponseKey, ids: Sequence[str]) -> list[dic
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:
     """Delete responses that were created before ``time``; at most ``max_rows``."""
-    row = StoredResponse
-    columns = (row.tenant_id, row.app_id, row.id)
-    keys = session.execute(select(*columns).where(row.created_at < time).limit(max_rows)).all()
-    for each in keys:
-        session.execute(delete(row).where(_is(ResponseKey(*each))))
-    return len(keys)
+    return delete_some(session, StoredResponse, StoredResponse.created_at < time, max_rows)
 
 
 def _is(key: ResponseKey) -> Any:
