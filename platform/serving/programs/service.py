@@ -226,11 +226,11 @@ class Programs:
         return key in self._live
 
     async def view(self, key: ProgramKey) -> ProgramOut | None:
-        """Return the state of a program. Raises OperationalError for an ended one without a database."""
+        """Return the state of a program. Raises UnavailableError for an ended one without a database."""
         live = self._live.get(key)
         if live is not None:
             return program_out(live.execution.run, live.execution.reason)
-        return await asyncio.to_thread(self._saved_view, key)
+        return await in_database(self._saved_view, key)
 
     def watch(self, key: ProgramKey, listener: Listener, sharer: str) -> Callable[[], None]:
         """Call ``listener`` with each event of a live program. Return the function that unsubscribes.

@@ -6,7 +6,6 @@ belongs to the user of its first response.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,15 +13,15 @@ from typing import Any, Literal, TypeVar
 
 import orjson
 from sqlalchemy import and_, delete, select
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, InvalidRequestError, NotFoundError
 from fairserve.platform.db.base import new_id, utc_now
-from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.responses import ConversationItem, StoredConversation
 from fairserve.platform.db.rows import delete_some
-from fairserve.platform.db.session import unavailable
+from fairserve.platform.serving.in_database import read_in, write_in
 from fairserve.platform.serving.kept_rows import KeptRows
 from fairserve.platform.serving.responses.items import Item, new_item_id
 from fairserve.platform.serving.responses.options import StoreOptions
@@ -92,7 +91,7 @@ class Conversations:
     async def get(self, principal: Principal, conversation_id: str) -> dict[str, Any]:
         """Return a conversation. Raises NotFoundError."""
         key = _key(principal, conversation_id)
-        return await self._read(lambda session: _shown(_found(session, key)))
+        return await read_in(self._sessions, lambda session: _shown(_found(session, key)))
 
     async def update(
         self, principal: Principal, conversation_id: str, metadata: dict[str, str]
@@ -156,13 +155,15 @@ class Conversations:
             ordered = row.position.asc() if order == "asc" else row.position.desc()
             return list(session.scalars(query.order_by(ordered).limit(limit + 1)))
 
-        found = await self._read(read)
+        found = await read_in(self._sessions, read)
         return _list(found[:limit], more=len(found) > limit)
 
     async def item(self, principal: Principal, conversation_id: str, item_id: str) -> Item:
         """Return an item. Raises NotFoundError."""
         key = _key(principal, conversation_id)
-        return await self._read(lambda session: _found_item(session, key, item_id).item)
+        return await read_in(
+            self._sessions, lambda session: _found_item(session, key, item_id).item
+        )
 
     async def remove(
         self, principal: Principal, conversation_id: str, item_id: str
@@ -192,7 +193,7 @@ class Conversations:
             items = session.scalars(found.order_by(ConversationItem.position)).all()
             return ConversationState(items, None if row.user_id == key.app else row.user_id)
 
-        return await self._read(read)
+        return await read_in(self._sessions, read)
 
     def append(
         self, session: Session, key: ObjectKey, items: Sequence[Item], user: str | None = None
@@ -237,27 +238,11 @@ class Conversations:
         self._bounds.add(session, key.tenant, key.app, 0, size_bytes)
         return added
 
-    async def _read(self, read: Callable[[Session], T]) -> T:
-        def work() -> T:
-            with self._sessions() as session:
-                return read(read_only(session))
-
-        try:
-            return await asyncio.to_thread(work)
-        except OperationalError as error:
-            raise unavailable() from error
-
     async def _write(self, write: Callable[[Session], T]) -> T:
-        def work() -> T:
-            with self._sessions.begin() as session:
-                return write(session)
-
         try:
-            return await asyncio.to_thread(work)
+            return await write_in(self._sessions, write)
         except IntegrityError as error:
             raise ConflictError("another request changed the conversation; retry") from error
-        except OperationalError as error:
-            raise unavailable() from error
 
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:
