@@ -51,6 +51,15 @@ def lines(text: str | None) -> list[str]:
     return [line.strip() for line in (text or "").splitlines() if line.strip()]
 
 
+def store_valid(
+    request: Request, body: Body | Wrong, change: Callable[[Session, Body], object]
+) -> Wrong:
+    """Apply a valid body by :func:`store`; return its errors, or those of the change."""
+    if isinstance(body, dict):
+        return body
+    return store(request, lambda session: change(session, body))
+
+
 def store(request: Request, change: Callable[[Session], object]) -> Wrong:
     """Apply a change like a request of the API. Blocks. Return the errors of a rejected change.
 

@@ -20,7 +20,6 @@ from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging
 from fairserve.platform.db.session import ReadSession, read_session
 from fairserve.platform.tenancy.apps.service import all_apps_page
-from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
 from fairserve.platform.tenancy.tenants.schemas import TenantPatch
 from fairserve.platform.tenancy.tenants.service import Tenants
@@ -56,8 +55,11 @@ def show(tenant_id: str, request: Request, viewer: AdminViewer) -> Response:
 @router.post("/{tenant_id}")
 def change(tenant_id: str, request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
     """Set a tenant's weight, levels or quota; suspend or resume it."""
-    body = patch_of(form)
-    wrong = body if isinstance(body, dict) else _store(tenant_id, request, acting_for(viewer), body)
+
+    def store(session: Session, body: TenantPatch) -> None:
+        Tenants(request.app.state.tenancy, session, acting_for(viewer)).change(tenant_id, body)
+
+    wrong = forms.store_valid(request, patch_of(form), store)
     if wrong:
         return _page(tenant_id, request, viewer, given=form, wrong=wrong)
     return RedirectResponse(f"/console/clients/tenants/{part(tenant_id)}?done=tenant", 303)
@@ -75,15 +77,6 @@ def patch_of(form: Mapping[str, str]) -> TenantPatch | forms.Wrong:
     if "levels" in form:
         values["levels"] = forms.given(form["levels"])
     return forms.read(TenantPatch, values)
-
-
-def _store(
-    tenant_id: str, request: Request, principal: Principal, body: TenantPatch
-) -> forms.Wrong:
-    def store(session: Session) -> None:
-        Tenants(request.app.state.tenancy, session, principal).change(tenant_id, body)
-
-    return forms.store(request, store)
 
 
 def _page(

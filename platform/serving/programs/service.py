@@ -39,6 +39,7 @@ from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.fleet.models import Models
+from fairserve.platform.serving.in_database import in_database
 from fairserve.platform.serving.interactions.repository import calls as ended_calls
 from fairserve.platform.serving.programs import repository
 from fairserve.platform.serving.programs.declaration import check_models
