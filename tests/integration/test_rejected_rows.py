@@ -22,10 +22,9 @@ from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, OpenInte
 from fairserve.platform.db.usage import UsageCalls, UsageDirty
 from fairserve.platform.reporting.usage import rollups
 from fairserve.platform.reporting.usage.levels import level
-from fairserve.platform.reporting.usage.period_spending import Spender, spent_in_period
 from fairserve.platform.reporting.usage.reports import report
 from fairserve.platform.reporting.usage.schemas import UsageQuery
-from fairserve.platform.reporting.usage.spending import spent_before
+from fairserve.platform.reporting.usage.spending import Spender, spent_before, spent_in_period
 from fairserve.platform.server.ledger_rows import LedgerRows
 from fairserve.scheduling.events import ContractChanged
 from fairserve.throttling.quotas.quota import Quota
