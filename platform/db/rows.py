@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import eq
 from typing import Any
 
-from sqlalchemy import ColumnElement, Delete, Select, Table, Update, delete, func, select
+from sqlalchemy import ColumnElement, Delete, Select, Table, Update, and_, delete, func, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.base import Base
@@ -17,6 +19,11 @@ def table_of(model: type[Base]) -> Table:
     table = model.__table__
     assert isinstance(table, Table)
     return table
+
+
+def has_key(model: type[Base], key: Iterable[object]) -> ColumnElement[bool]:
+    """Return the condition for the rows whose primary key is ``key``, or begins with it."""
+    return and_(*map(eq, table_of(model).primary_key, key))
 
 
 def count(session: Session, statement: Select[*tuple[Any, ...]]) -> int:

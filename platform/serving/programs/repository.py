@@ -15,7 +15,7 @@ from fairserve.interactions.programs.program_state import ProgramState
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.programs import ProgramRow, ProgramStep
-from fairserve.platform.db.rows import delete_some
+from fairserve.platform.db.rows import delete_some, has_key
 from fairserve.platform.db.upsert import upsert
 
 
@@ -82,7 +82,7 @@ def insert(session: Session, program: SavedProgram) -> None:
 
 def remove(session: Session, key: ProgramKey) -> None:
     """Delete a program."""
-    session.execute(delete(ProgramRow).where(_is(key)))
+    session.execute(delete(ProgramRow).where(has_key(ProgramRow, key)))
 
 
 def apply(session: Session, changes: Sequence[ProgramChange]) -> set[ProgramKey]:
@@ -97,7 +97,7 @@ def apply(session: Session, changes: Sequence[ProgramChange]) -> set[ProgramKey]
         if change.ended_at is not None:
             session.execute(
                 update(ProgramRow)
-                .where(_is(change.key))
+                .where(has_key(ProgramRow, change.key))
                 .values(state=change.state, reason=change.reason, ended_at=change.ended_at)
             )
     return there
@@ -111,9 +111,7 @@ def find(sessions: SessionFactory, key: ProgramKey) -> SavedProgram | None:
             return None
         steps = session.execute(
             select(ProgramStep.kind, ProgramStep.name, ProgramStep.record).where(
-                ProgramStep.tenant_id == key.tenant,
-                ProgramStep.app_id == key.app,
-                ProgramStep.program_id == key.run_id,
+                has_key(ProgramStep, key)
             )
         ).all()
     found: dict[str, dict[str, Any]] = {"nodes": {}, "tasks": {}}
@@ -169,14 +167,6 @@ def _stopped(times: Sequence[datetime | None]) -> str:
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:
     """Delete programs that ended before ``time``, with their outputs; at most ``max_rows``."""
     return delete_some(session, ProgramRow, ProgramRow.ended_at < time, max_rows)
-
-
-def _is(key: ProgramKey) -> Any:
-    return (
-        (ProgramRow.tenant_id == key.tenant)
-        & (ProgramRow.app_id == key.app)
-        & (ProgramRow.id == key.run_id)
-    )
 
 
 def _steps(change: ProgramChange) -> Iterable[dict[str, Any]]:

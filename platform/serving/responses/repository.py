@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, delete, literal, select, update
+from sqlalchemy import delete, literal, select, update
 from sqlalchemy.orm import Session, aliased
 
 from fairserve.platform.db.responses import StoredResponse
-from fairserve.platform.db.rows import delete_some
+from fairserve.platform.db.rows import delete_some, has_key
 
 MAX_CHAIN = 1_000
 """Responses of one chain."""
 UNFINISHED = ("queued", "in_progress")
+_is = partial(has_key, StoredResponse)
 
 
 class ResponseKey(NamedTuple):
@@ -93,8 +95,3 @@ def items_of(session: Session, key: ResponseKey, ids: Sequence[str]) -> list[dic
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:
     """Delete responses that were created before ``time``; at most ``max_rows``."""
     return delete_some(session, StoredResponse, StoredResponse.created_at < time, max_rows)
-
-
-def _is(key: ResponseKey) -> Any:
-    row = StoredResponse
-    return and_(row.tenant_id == key.tenant, row.app_id == key.app, row.id == key.id)
