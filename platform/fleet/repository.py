@@ -7,11 +7,9 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.fleet.fleet import DrainNote, FleetPart, StoredFleet
-from fairserve.platform.fleet.schemas import targets_of
-from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec
+from fairserve.platform.fleet.schemas import spec_of, targets_of
 
 
 def load_stored(session: Session) -> StoredFleet:
@@ -29,22 +27,6 @@ def load_part(session: Session) -> FleetPart:
         workers=tuple(spec_of(row) for row in workers),
         aliases={row.name: targets_of(row.targets) for row in aliases},
         tokenizers={row.model: row.tokenizer for row in workers if row.model and row.tokenizer},
-    )
-
-
-def spec_of(row: FleetWorker) -> WorkerSpec:
-    """Return a stored worker for the pool."""
-    kind: WorkerKind = "openai" if row.kind == "openai" else "vllm"
-    endpoints = KvEndpoints(row.kv_events, row.kv_replay or "") if row.kv_events else None
-    return WorkerSpec(
-        worker_id=row.id,
-        url=row.url,
-        kind=kind,
-        model=row.model or "",
-        kv_events=endpoints,
-        kv_tokens=row.kv_tokens,
-        concurrency=row.concurrency,
-        api_key_env=row.api_key_env or "",
     )
 
 

@@ -22,6 +22,7 @@ from fairserve.platform.fleet.schemas import (
     MAX_WORKERS,
     AliasPut,
     WorkerJoin,
+    spec_of,
 )
 from fairserve.platform.tenancy.auth import Principal
 
@@ -124,7 +125,7 @@ class FleetChanges:
     def _any_worker(self, worker_id: str) -> DesiredWorker:
         row = self._session.get(FleetWorker, worker_id)
         if row is not None:
-            return DesiredWorker(repository.spec_of(row), "api")
+            return DesiredWorker(spec_of(row), "api")
         worker = self._desired.workers.get(worker_id)
         if worker is None or worker.source == "api":  # an API worker without a row was removed
             raise _no_worker(worker_id)
