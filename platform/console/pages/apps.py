@@ -16,8 +16,8 @@ from starlette.responses import RedirectResponse, Response
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.interactions.run_rules import RUN_RULES
 from fairserve.platform.console import forms
-from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part
+from fairserve.platform.console.forms import contract_of
 from fairserve.platform.console.guard import (
     AdminViewer,
     AnyViewer,

@@ -14,8 +14,8 @@ from starlette.responses import RedirectResponse, Response
 
 from fairserve.platform.console import forms
 from fairserve.platform.console.charts import Chart, chart
-from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part
+from fairserve.platform.console.forms import contract_of
 from fairserve.platform.console.guard import (
     AdminViewer,
     AnyViewer,

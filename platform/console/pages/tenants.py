@@ -11,8 +11,8 @@ from starlette.responses import RedirectResponse, Response
 
 from fairserve.interactions.call import TENANT_LEVELS
 from fairserve.platform.console import forms
-from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part
+from fairserve.platform.console.forms import contract_of
 from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
 from fairserve.platform.console.lists import asked, filters, part_of, place
 from fairserve.platform.console.rendering import page

@@ -14,7 +14,7 @@ from fairserve.platform.server.settings_flags import SECRETS_NOTE, all_flags
 from fairserve.platform.server.settings_sources import SettingsError, layers_of
 
 if TYPE_CHECKING:
-    from fairserve.platform.server.lifecycle import Addition
+    from fairserve.platform.server.picker import Picker
 
 app = CommandGroup()
 
@@ -33,7 +33,7 @@ def serve(**flags: Any) -> int:
 
 
 def run_server(
-    flags: dict[str, Any], addition_of: Callable[[Settings], Addition] | None = None
+    flags: dict[str, Any], addition_of: Callable[[Settings], Picker] | None = None
 ) -> int:
     """Run the server with the settings of these flags; return its exit code.
 
