@@ -1,4 +1,4 @@
-"""What queries of all rooms have in common: a page with its total, counts, and deletion in parts."""
+"""Common parts of queries: pages with their totals, counts, conditions on keys, deletion in parts."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ QUARTER_S = 900
 """Seconds of the finest level."""
 
 
-class Rollup:
+class RollupColumns:
     """The columns that all rollups have first."""
 
     level: Mapped[str] = mapped_column(String(LEVEL_CHARS), primary_key=True, sort_order=-1)
@@ -36,7 +36,7 @@ class Rollup:
         return (Index(None, "level", "start_s"),)
 
 
-class UsageCalls(Rollup, Base):
+class UsageCalls(RollupColumns, Base):
     """Calls by time of acceptance. Sums cover charged calls; ``uncharged_calls`` counts the others."""
 
     __tablename__ = "usage_calls"
@@ -68,7 +68,7 @@ class UsageCalls(Rollup, Base):
     ttft_digest: Mapped[bytes | None] = mapped_column(LargeBinary)
 
 
-class UsageRuns(Rollup, Base):
+class UsageRuns(RollupColumns, Base):
     """Interactions by time of their end."""
 
     __tablename__ = "usage_runs"
@@ -84,7 +84,7 @@ class UsageRuns(Rollup, Base):
     wasted_expired: Mapped[int] = mapped_column(BigInteger)
 
 
-class UsageRejections(Rollup, Base):
+class UsageRejections(RollupColumns, Base):
     """Rejections by reason and time."""
 
     __tablename__ = "usage_refusals"

@@ -1,4 +1,4 @@
-"""What tenants and apps have in common: a name, keys, suspension, deletion and restoring.
+"""Operations that tenants and apps have in common: keys, suspension, deletion and restoring.
 
 Methods use the session of the request and do not commit. Changes are audited, and sent to control and
 the key cache after the commit.

@@ -25,9 +25,9 @@ KNOWN_KEYS = 131_072
 Keys = npt.NDArray[np.uint64]
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class CallOfLine:
-    """What a line has of a call. Times are UTC epoch seconds of one steady clock."""
+    """The facts of a call in a line. Times are UTC epoch seconds of one steady clock."""
 
     run: str
     opened_at: float
@@ -49,14 +49,14 @@ class CallOfLine:
     samples: int
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class EndedCall(CallOfLine):
     """A call at its end."""
 
     keys: Sequence[int]
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class RecordedCall(CallOfLine):
     """A decoded line. Names are pseudonyms."""
 

@@ -72,7 +72,7 @@ class LimitsBody(Strict):
 
 
 class AppSettings(Strict):
-    """What can be set for a new app and changed later."""
+    """Settings of a new app that can be changed later."""
 
     weight: Weight | None = None
     """Weight, for admin keys only: it raises the tenant's share."""
