@@ -24,7 +24,7 @@ from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.schema import upgrade
-from fairserve.platform.reporting.usage.marks import mark
+from fairserve.platform.db.usage_marks import mark
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.server.ledger_rows import LedgerRows
 

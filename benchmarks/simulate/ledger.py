@@ -17,10 +17,10 @@ from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.platform.control.call_state import rejection_fields
+from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
-from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.platform.tenancy.prices.repository import load_book

@@ -9,8 +9,11 @@ from fairserve.platform.background.webhooks.outbox import KEPT
 from fairserve.platform.background.webhooks.retention import delete_old as delete_webhooks_before
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.reporting.usage.repository import delete_before
-from fairserve.platform.reporting.usage.retention import delete_rollups_before, raw_rows_from
+from fairserve.platform.reporting.usage.retention import (
+    delete_before,
+    delete_rollups_before,
+    raw_rows_from,
+)
 from fairserve.platform.serving.batches.repository import delete_before as delete_batches_before
 from fairserve.platform.serving.batches.repository import delete_leftovers
 from fairserve.platform.serving.files.service import delete_old as delete_old_files

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from fairserve.platform.base.errors import ConflictError, FairServeError, InvalidRequestError
 from fairserve.platform.base.validation import text_of
 from fairserve.platform.db.session import write_session
+from fairserve.platform.tenancy.quotas.schemas import ContractBody
 
 Body = TypeVar("Body", bound=BaseModel)
 CONTRACTS = ("contract", "user_contract")
@@ -49,6 +50,28 @@ def given(text: str | None) -> str | None:
 def lines(text: str | None) -> list[str]:
     """Return the lines of a field that are not blank."""
     return [line.strip() for line in (text or "").splitlines() if line.strip()]
+
+
+def contract_of(form: Mapping[str, str], name: str) -> ContractBody | Wrong:
+    """Return the limits in the form of the quota ``name``; a blank field is no limit."""
+    limits: dict[str, Any] = {
+        limit: given(form.get(f"{name}.{limit}")) for limit in ContractBody.model_fields
+    }
+    if limits["allowed_models"] is not None:
+        limits["allowed_models"] = lines(limits["allowed_models"])
+    body = read(ContractBody, limits)
+    if isinstance(body, ContractBody):
+        return body
+    return {f"{name}.{limit}": text for limit, text in body.items()}
+
+
+def store_valid(
+    request: Request, body: Body | Wrong, change: Callable[[Session, Body], object]
+) -> Wrong:
+    """Apply a valid body by :func:`store`; return its errors, or those of the change."""
+    if isinstance(body, dict):
+        return body
+    return store(request, lambda session: change(session, body))
 
 
 def store(request: Request, change: Callable[[Session], object]) -> Wrong:

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.validation import text_of
+from fairserve.platform.console.guard import scoped
+from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.schemas import Page
 
 PER_PAGE = 50
@@ -44,6 +46,12 @@ def asked(request: Request, query: type[Query], **forced: Any) -> Query:
         field = ".".join(str(each) for each in problem["loc"])
         text = text_of(problem)
         raise InvalidRequestError(f"{field}: {text}", param=field) from None
+
+
+def asked_in(request: Request, viewer: Viewer, query: type[Query]) -> Query:
+    """Return the query in the URL, within the tenant of the viewer or the one that an operator names."""
+    tenant = scoped(viewer, filters(request).get("tenant"), request)
+    return asked(request, query, **({} if tenant is None else {"tenant": tenant}))
 
 
 def filters(request: Request) -> dict[str, str]:

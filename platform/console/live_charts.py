@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import orjson
 
-from fairserve.platform.console.charts import Chart, Limit, series
+from fairserve.platform.console.charts import Chart, Limit, chart
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot, ModelSeries
@@ -21,14 +21,12 @@ def load_chart(snapshot: LiveSnapshot) -> Chart:
     """
     models = {} if snapshot.cluster is None else snapshot.cluster.models
     one = len(models) == 1
-    return {
-        "time": snapshot.at,
-        "series": [series("load" if one else name, _load(model)) for name, model in models.items()],
-        "limits": [
-            *_limits("start of an overload", [each.high_watermark for each in models.values()]),
-            *_limits("end of an overload", [each.low_watermark for each in models.values()]),
-        ],
-    }
+    lines = [("load" if one else name, _load(model)) for name, model in models.items()]
+    limits = [
+        *_limits("start of an overload", [each.high_watermark for each in models.values()]),
+        *_limits("end of an overload", [each.low_watermark for each in models.values()]),
+    ]
+    return chart(snapshot.at, lines, limits=limits)
 
 
 def rejections_chart(snapshot: LiveSnapshot) -> Chart:
@@ -36,13 +34,9 @@ def rejections_chart(snapshot: LiveSnapshot) -> Chart:
     refused = snapshot.activity.refused
     sums = {reason: sum(count or 0 for count in counts) for reason, counts in refused.items()}
     reasons = sorted((reason for reason, total in sums.items() if total), key=lambda r: -sums[r])
-    layers = [series(reason.replace("_", " "), refused[reason]) for reason in reasons]
-    return {
-        "time": snapshot.at,
-        "series": layers or [series("rejected", [0.0] * len(snapshot.at))],
-        "stacked": True,
-        "bars": True,
-    }
+    layers = [(reason.replace("_", " "), refused[reason]) for reason in reasons]
+    nothing = [("rejected", [0.0] * len(snapshot.at))]
+    return chart(snapshot.at, layers or nothing, stacked=True, bars=True)
 
 
 async def chart_events(

@@ -14,39 +14,23 @@ from starlette.responses import HTMLResponse
 
 from fairserve.platform.console import formats
 from fairserve.platform.console.assets import asset_url
+from fairserve.platform.console.navigation import navigation
 from fairserve.platform.console.notes import NOTES
 from fairserve.platform.console.sessions import Viewer
 
 FOLDER = Path(__file__).parent / "templates"
-
-ADMIN_PAGES = (
-    ("overview", "Overview", "/console/overview"),
-    ("throttling", "Throttling", "/console/throttling"),
-    ("refusals", "Rejections", "/console/refusals"),
-    ("clients", "Clients", "/console/clients"),
-    ("interactions", "Interactions", "/console/interactions"),
-    ("usage", "Usage", "/console/usage"),
-    ("cluster", "Cluster", "/console/cluster"),
-    ("keys", "Keys", "/console/keys"),
-    ("audit", "Audit", "/console/audit"),
-)
-"""Name, title and path of the pages, in the order of the navigation."""
-ONLY_ADMIN = frozenset({"throttling", "cluster", "keys"})
 
 
 def page(
     request: Request, viewer: Viewer | None, template: str, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
     """Return a page, or the part of it that the template renders."""
-    pages = [
-        each
-        for each in ADMIN_PAGES
-        if viewer is not None and (viewer.is_admin or each[0] not in ONLY_ADMIN)
-    ]
     text = render(
         template,
         viewer=viewer,
-        pages=pages,
+        pages=[
+            each for each in navigation() if viewer and (viewer.is_admin or not each.only_admin)
+        ],
         note=NOTES.get(request.query_params.get("done", "")),
         currency=request.app.state.settings.tenancy.currency,
         **values,

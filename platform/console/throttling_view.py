@@ -19,6 +19,7 @@ from fairserve.platform.console.throttling_form import (
     parameter_form,
 )
 from fairserve.platform.db.operations import ThrottlingSetting
+from fairserve.platform.db.rows import read_page
 from fairserve.platform.db.schemas import Paging
 from fairserve.platform.tenancy.system.parameters import system_config
 from fairserve.platform.tenancy.system.settings import TuningSettings
@@ -108,7 +109,8 @@ def history(
     session: Session, settings: TuningSettings, offset: int
 ) -> tuple[list[Version], ListPart]:
     """Return the versions with their changes, newest first; the last is the server's settings."""
-    rows, total = repository.history(session, limit=PER_PAGE + 1, offset=offset)
+    paging = Paging(limit=PER_PAGE + 1, offset=offset)
+    rows, total = read_page(session, repository.history(), paging)
     shown, has_more = rows[:PER_PAGE], len(rows) > PER_PAGE
     found = []
     for at, row in enumerate(shown):

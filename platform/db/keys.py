@@ -7,12 +7,11 @@ identifies the key and reveals nothing else.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, Select, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -21,6 +20,7 @@ from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.identity import ApiKey, KeyScope
 from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.db.rows import count
 
 SCOPE_LETTERS: dict[KeyScope, str] = {"admin": "a", "tenant": "t", "app": "p"}
 KEY_PREFIX = "sk-fs-"
@@ -100,30 +100,15 @@ def owner_of(row: ApiKey) -> KeyOwner:
     return KeyOwner(row.tenant_id, row.app_id)
 
 
-def page(session: Session, owner: KeyOwner, *, limit: int, offset: int) -> Sequence[ApiKey]:
-    """Return an owner's keys, revoked ones included, oldest first."""
-    statement = (
-        select(ApiKey)
-        .where(*_of(owner))
-        .order_by(ApiKey.created_at, ApiKey.id)
-        .limit(limit)
-        .offset(offset)
-    )
-    return session.scalars(statement).all()
-
-
-def count(session: Session, owner: KeyOwner) -> int:
-    """Return the number of an owner's keys, revoked ones included."""
-    return session.scalar(select(func.count(ApiKey.id)).where(*_of(owner))) or 0
+def listed(owner: KeyOwner) -> Select[ApiKey]:
+    """Return the statement of an owner's keys, revoked ones included, oldest first."""
+    return select(ApiKey).where(*_of(owner)).order_by(ApiKey.created_at, ApiKey.id)
 
 
 def count_valid(session: Session, owner: KeyOwner, now: datetime) -> int:
     """Return the number of an owner's keys that are neither revoked nor expired."""
     unexpired = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now)
-    statement = select(func.count(ApiKey.id)).where(
-        *_of(owner), ApiKey.revoked_at.is_(None), unexpired
-    )
-    return session.scalar(statement) or 0
+    return count(session, listed(owner).where(ApiKey.revoked_at.is_(None), unexpired))
 
 
 def lasting_admins(session: Session) -> list[str]:

@@ -40,6 +40,7 @@ from sqlalchemy.orm import Session
 from fairserve.platform.db.base import Base
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.many_keys import in_keys, key_parameter
+from fairserve.platform.db.rows import changed
 
 Row = TypeVar("Row", bound=Base)
 Statement = TypeVar("Statement", bound=Select[*tuple[Any, ...]])
@@ -240,11 +241,9 @@ class RowLease(Generic[Row]):
         return self._update(session, lease_until=None, **values)
 
     def _update(self, session: Session, **values: object) -> bool:
-        result = session.execute(
-            update(self.table.model).where(*self._held()).values(**values),
-            execution_options={"synchronize_session": False},
+        return bool(
+            changed(session, update(self.table.model).where(*self._held()).values(**values))
         )
-        return bool(getattr(result, "rowcount", 0))
 
     def _held(self) -> list[ColumnElement[bool]]:
         return [getattr(self.table.model, name) == value for name, value in self.identity.items()]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Generic, TypeVar, get_args
+from typing import Annotated, Any, Generic, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -16,13 +17,14 @@ from pydantic import (
 )
 
 from fairserve.platform.base.user_ids import normal_user_id
-from fairserve.platform.db.base import ID_CHARS, NAME_CHARS
+from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 MAX_PAGE = 1000
 NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f]*$"
 
 Item = TypeVar("Item")
+Shape = TypeVar("Shape", bound=BaseModel)
 
 Name = Annotated[
     str,
@@ -131,6 +133,21 @@ class Page(BaseModel, Generic[Item]):
     total: int
     limit: int
     offset: int
+
+    @classmethod
+    def of(cls, items: Sequence[Item], total: int, paging: Paging) -> Self:
+        """Return the items as the requested part of a list of ``total``."""
+        return cls(items=list(items), total=total, limit=paging.limit, offset=paging.offset)
+
+
+_OWNERS = {"tenant": "tenant_id", "app": "app_id", "user": "user_id"}
+"""Columns of the owner of a row, by their fields in the API."""
+
+
+def view_of(shape: type[Shape], row: Base, **others: Any) -> Shape:
+    """Return the API's view of a row: ``others``, and each other field from the column of its name."""
+    columns = {name: _OWNERS.get(name, name) for name in shape.model_fields if name not in others}
+    return shape(**{name: getattr(row, column) for name, column in columns.items()}, **others)
 
 
 class KeyOut(BaseModel):

@@ -16,6 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.base import Base
+from fairserve.platform.db.rows import table_of
 
 
 def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) -> None:
@@ -24,8 +25,7 @@ def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) 
     A row has all columns. Texts are truncated to their columns and sanitised so that both databases can
     store them. Raises KeyError for a missing column.
     """
-    table = model.__table__
-    assert isinstance(table, Table)
+    table = table_of(model)
     statement = _replacing(table, _Dialect(session.get_bind().dialect))
     # Truncated texts can make two keys equal.
     distinct = {statement.key(values): values for values in map(statement.values, rows)}

@@ -9,26 +9,37 @@ change, and outlives them.
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Index, LargeBinary, String
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 LEVEL_CHARS = 16
+QUARTER_S = 900
+"""Seconds of the finest level."""
 
 
-class UsageCalls(Base):
+class RollupColumns:
+    """The columns that all rollups have first."""
+
+    level: Mapped[str] = mapped_column(String(LEVEL_CHARS), primary_key=True, sort_order=-1)
+    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True, sort_order=-1)
+    start_s: Mapped[int] = mapped_column(
+        BigInteger, primary_key=True, autoincrement=False, sort_order=-1
+    )
+    """Start of the quarter hour or day, in UTC epoch seconds."""
+    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True, sort_order=-1)
+    user_id: Mapped[str] = mapped_column(String(NAME_CHARS), primary_key=True, sort_order=-1)
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Index]:  # noqa: N805
+        return (Index(None, "level", "start_s"),)
+
+
+class UsageCalls(RollupColumns, Base):
     """Calls by time of acceptance. Sums cover charged calls; ``uncharged_calls`` counts the others."""
 
     __tablename__ = "usage_calls"
-    __table_args__ = (Index(None, "level", "start_s"),)
-
-    level: Mapped[str] = mapped_column(String(LEVEL_CHARS), primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
-    start_s: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    """Start of the quarter hour or day, in UTC epoch seconds."""
-    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
-    user_id: Mapped[str] = mapped_column(String(NAME_CHARS), primary_key=True)
     model: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
     """Model that served the call, else the requested one."""
     calls: Mapped[int] = mapped_column(BigInteger)
@@ -57,17 +68,10 @@ class UsageCalls(Base):
     ttft_digest: Mapped[bytes | None] = mapped_column(LargeBinary)
 
 
-class UsageRuns(Base):
+class UsageRuns(RollupColumns, Base):
     """Interactions by time of their end."""
 
     __tablename__ = "usage_runs"
-    __table_args__ = (Index(None, "level", "start_s"),)
-
-    level: Mapped[str] = mapped_column(String(LEVEL_CHARS), primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
-    start_s: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
-    user_id: Mapped[str] = mapped_column(String(NAME_CHARS), primary_key=True)
     complete: Mapped[int] = mapped_column(BigInteger)
     aborted: Mapped[int] = mapped_column(BigInteger)
     cancelled: Mapped[int] = mapped_column(BigInteger)
@@ -80,17 +84,10 @@ class UsageRuns(Base):
     wasted_expired: Mapped[int] = mapped_column(BigInteger)
 
 
-class UsageRejections(Base):
+class UsageRejections(RollupColumns, Base):
     """Rejections by reason and time."""
 
     __tablename__ = "usage_refusals"
-    __table_args__ = (Index(None, "level", "start_s"),)
-
-    level: Mapped[str] = mapped_column(String(LEVEL_CHARS), primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
-    start_s: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
-    user_id: Mapped[str] = mapped_column(String(NAME_CHARS), primary_key=True)
     reason: Mapped[str] = mapped_column(String(64), primary_key=True)
     count: Mapped[int] = mapped_column(BigInteger)
     mid_run: Mapped[int] = mapped_column(BigInteger)

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, status
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.db.schemas import Page, Paging
 from fairserve.platform.db.session import WriteSession
-from fairserve.platform.fleet import changing, repository
+from fairserve.platform.fleet import changing
 from fairserve.platform.fleet.fleet_view import alias_out, aliases_page, worker_out, workers_out
 from fairserve.platform.fleet.schemas import (
     AliasOut,
@@ -22,6 +22,7 @@ from fairserve.platform.fleet.schemas import (
     RemoveQuery,
     WorkerJoin,
     WorkerOut,
+    spec_of,
 )
 from fairserve.platform.fleet.service import FleetChanges
 from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
@@ -42,12 +43,7 @@ Changes = Annotated[FleetChanges, Depends(_changes, scope="function")]
 async def list_workers(request: Request, query: Annotated[Paging, Query()]) -> Page[WorkerOut]:
     """Return workers of all sources, by id."""
     found = await workers_out(request.app.state.fleet)
-    return Page(
-        items=found[query.offset : query.offset + query.limit],
-        total=len(found),
-        limit=query.limit,
-        offset=query.offset,
-    )
+    return Page.of(found[query.offset : query.offset + query.limit], len(found), query)
 
 
 @router.get("/workers/{worker_id}", dependencies=[Depends(require_admin)])
@@ -66,7 +62,7 @@ def join_worker(
     """Add a worker. It serves once it responds and reports the model."""
     row = fleet.join(body)
     changing.apply_after_commit(request.app.state.fleet, session)
-    return worker_out(repository.spec_of(row), "api", "joining")
+    return worker_out(spec_of(row), "api", "joining")
 
 
 @router.post("/workers/{worker_id}/drain")

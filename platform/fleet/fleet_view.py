@@ -171,12 +171,8 @@ def aliases_page(parts: FleetParts, paging: Paging) -> Page[AliasOut]:
     """Return a page of the aliases of all sources, by name."""
     ready = set(parts.models.ready())
     found = sorted(parts.running.desired.aliases.items())
-    return Page(
-        items=[
-            alias_out(name, alias.targets, alias.source, ready)
-            for name, alias in found[paging.offset : paging.offset + paging.limit]
-        ],
-        total=len(found),
-        limit=paging.limit,
-        offset=paging.offset,
-    )
+    items = [
+        alias_out(name, alias.targets, alias.source, ready)
+        for name, alias in found[paging.offset : paging.offset + paging.limit]
+    ]
+    return Page.of(items, len(found), paging)

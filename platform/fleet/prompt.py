@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -78,40 +78,11 @@ class Prompt:
         return (self.counted_tokens or len(self.token_ids)) - self.system_tokens
 
 
-class PromptCounter(Protocol):
-    """Renders and tokenises for one model. Must be thread-safe.
-
-    Raises PromptTooLongError for some prompts with more than ``max_tokens``.
-    """
-
-    def chat(
-        self,
-        messages: list[dict[str, Any]],
-        tools: list[dict[str, Any]] | None,
-        max_tokens: int | None = None,
-        options: PromptOptions = DEFAULT_PROMPT,
-        tenant: str = "",
-    ) -> Prompt:
-        """Return the prompt of a chat; InvalidRequestError if the template rejects ``messages``."""
-        ...
-
-    def text(
-        self,
-        text: str,
-        max_tokens: int | None = None,
-        options: PromptOptions = DEFAULT_PROMPT,
-        tenant: str = "",
-    ) -> Prompt:
-        """Return the prompt of a plain text."""
-        ...
-
-    def sizes(self, texts: Sequence[str], max_tokens: int | None = None) -> list[int]:
-        """Return the tokens of each text; a lower bound for some with more than ``max_tokens``."""
-        ...
-
-
 class TemplateCounter:
-    """A counter with a transformers tokenizer and its chat template."""
+    """Renders and tokenises for one model, with a transformers tokenizer and its chat template.
+
+    Thread-safe. Methods raise PromptTooLongError for some prompts with more than ``max_tokens``.
+    """
 
     def __init__(self, tokenizer: Any, *, takes_media: bool = False) -> None:
         # The calling thread alone tokenises a prompt: the thread pools bound the parallelism.
@@ -130,7 +101,7 @@ class TemplateCounter:
         options: PromptOptions = DEFAULT_PROMPT,
         tenant: str = "",
     ) -> Prompt:
-        """See :class:`PromptCounter`."""
+        """Return the prompt of a chat; InvalidRequestError if the template rejects ``messages``."""
         plain = [_flat(message) for message in messages]
         text = self._render(plain, tools, options.for_template())
         self._check_length(text, max_tokens)
@@ -149,13 +120,13 @@ class TemplateCounter:
         options: PromptOptions = DEFAULT_PROMPT,
         tenant: str = "",
     ) -> Prompt:
-        """See :class:`PromptCounter`."""
+        """Return the prompt of a plain text."""
         self._check_length(text, max_tokens)
         ids, _ = self._encoder.encode(text, tenant, special=options.special_tokens is not False)
         return Prompt(ids, 0)
 
     def sizes(self, texts: Sequence[str], max_tokens: int | None = None) -> list[int]:
-        """See :class:`PromptCounter`."""
+        """Return the tokens of each text; a lower bound for some with more than ``max_tokens``."""
         sizes = [self._at_least(text, max_tokens) for text in texts]
         rest = [number for number, size in enumerate(sizes) if not size]
         encodings = self._tokenizer.backend_tokenizer.encode_batch_fast([texts[n] for n in rest])
@@ -222,7 +193,7 @@ class BytesCounter:
         options: PromptOptions = DEFAULT_PROMPT,
         tenant: str = "",
     ) -> Prompt:
-        """See :class:`PromptCounter`."""
+        """See :class:`TemplateCounter`."""
         parts = [
             f"{m.get('role')}\n{_flat(m).get('content') or ''}\n{m.get('tool_calls') or ''}"
             for m in messages
@@ -240,12 +211,15 @@ class BytesCounter:
         options: PromptOptions = DEFAULT_PROMPT,
         tenant: str = "",
     ) -> Prompt:
-        """See :class:`PromptCounter`."""
+        """See :class:`TemplateCounter`."""
         return Prompt(_four_byte_ids(text), 0, exact=False)
 
     def sizes(self, texts: Sequence[str], max_tokens: int | None = None) -> list[int]:
-        """See :class:`PromptCounter`."""
+        """See :class:`TemplateCounter`."""
         return [-(-len(text.encode("utf-8", "replace")) // 4) for text in texts]
+
+
+PromptCounter = TemplateCounter | BytesCounter
 
 
 class PromptReader:
@@ -279,7 +253,7 @@ class PromptReader:
         Raises InvalidRequestError, or PromptTooLongError for more than ``max_tokens``.
         """
         size = _chars([messages, tools])
-        count = partial(self._counter.chat, messages, tools, **_given(max_tokens, options, tenant))
+        count = partial(self._counter.chat, messages, tools, max_tokens, options, tenant)
         return await self._count(size, tenant, count)
 
     async def text(
@@ -293,7 +267,7 @@ class PromptReader:
         """Return the prompt of a completion request: text, or token ids. Raises as :meth:`chat`."""
         if isinstance(prompt, list):
             return Prompt(np.asarray(prompt, dtype=np.uint32), 0)
-        count = partial(self._counter.text, prompt, **_given(max_tokens, options, tenant))
+        count = partial(self._counter.text, prompt, max_tokens, options, tenant)
         return await self._count(_weight(prompt), tenant, count)
 
     async def sizes(
@@ -303,7 +277,7 @@ class PromptReader:
 
         A number above ``max_tokens`` may be a lower bound.
         """
-        count = partial(self._counter.sizes, texts, **_at_most(max_tokens))
+        count = partial(self._counter.sizes, texts, max_tokens)
         size = sum(map(_weight, texts)) + CHARS_PER_TEXT * len(texts)
         return await self._count(size, tenant, count), self.exact
 
@@ -374,18 +348,6 @@ def _flat(message: dict[str, Any]) -> dict[str, Any]:
         return message
     texts = [str(part["text"]) for part in content if isinstance(part.get("text"), str)]
     return {**message, "content": "\n".join(texts)}
-
-
-def _at_most(max_tokens: int | None) -> dict[str, Any]:
-    return {} if max_tokens is None else {"max_tokens": max_tokens}
-
-
-def _given(max_tokens: int | None, options: PromptOptions, tenant: str) -> dict[str, Any]:
-    """Return the arguments that differ from the defaults."""
-    given = _at_most(max_tokens)
-    if options is not DEFAULT_PROMPT:
-        given["options"] = options
-    return given | {"tenant": tenant} if tenant else given
 
 
 def _weight(text: str) -> int:

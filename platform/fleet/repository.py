@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.fleet.fleet import DrainNote, FleetPart, StoredFleet
-from fairserve.platform.fleet.schemas import targets_of
-from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec
+from fairserve.platform.fleet.schemas import spec_of, targets_of
 
 
 def load_stored(session: Session) -> StoredFleet:
@@ -32,30 +30,9 @@ def load_part(session: Session) -> FleetPart:
     )
 
 
-def spec_of(row: FleetWorker) -> WorkerSpec:
-    """Return a stored worker for the pool."""
-    kind: WorkerKind = "openai" if row.kind == "openai" else "vllm"
-    endpoints = KvEndpoints(row.kv_events, row.kv_replay or "") if row.kv_events else None
-    return WorkerSpec(
-        worker_id=row.id,
-        url=row.url,
-        kind=kind,
-        model=row.model or "",
-        kv_events=endpoints,
-        kv_tokens=row.kv_tokens,
-        concurrency=row.concurrency,
-        api_key_env=row.api_key_env or "",
-    )
-
-
 def note_of(row: FleetDrain) -> DrainNote:
     """Return the drain of a worker: its author and time."""
     return DrainNote(row.drained_by, row.drained_at)
-
-
-def count_drains(session: Session) -> int:
-    """Return the number of stored drains."""
-    return session.scalar(select(func.count(FleetDrain.worker_id))) or 0
 
 
 def forget_drains(session: Session, but: Collection[str]) -> None:
@@ -63,13 +40,3 @@ def forget_drains(session: Session, but: Collection[str]) -> None:
     known = session.scalars(select(FleetDrain.worker_id))
     for worker_id in set(known) - set(but):
         session.execute(delete(FleetDrain).where(FleetDrain.worker_id == worker_id))
-
-
-def count_workers(session: Session) -> int:
-    """Return the number of stored workers."""
-    return session.scalar(select(func.count(FleetWorker.id))) or 0
-
-
-def count_aliases(session: Session) -> int:
-    """Return the number of stored aliases."""
-    return session.scalar(select(func.count(FleetAlias.name))) or 0

@@ -19,6 +19,7 @@ from pydantic import (
 
 from fairserve.engine.wire.base import KvEndpoints
 from fairserve.engine.wire.tasks import TASKS, Task
+from fairserve.platform.db.fleet import FleetWorker
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 from fairserve.platform.db.schemas import FieldError, Strict
 from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec
@@ -105,17 +106,22 @@ class WorkerIn(Strict):
 
     def spec(self) -> WorkerSpec:
         """Return the worker's specification for the pool."""
-        endpoints = KvEndpoints(self.kv_events, self.kv_replay or "") if self.kv_events else None
-        return WorkerSpec(
-            worker_id=self.id,
-            url=self.url,
-            kind=self.kind,
-            model=self.model or "",
-            kv_events=endpoints,
-            kv_tokens=self.kv_tokens,
-            concurrency=self.concurrency,
-            api_key_env=self.api_key_env or "",
-        )
+        return spec_of(self)
+
+
+def spec_of(worker: WorkerIn | FleetWorker) -> WorkerSpec:
+    """Return the specification of a worker of the API, for the pool."""
+    endpoints = KvEndpoints(worker.kv_events, worker.kv_replay or "") if worker.kv_events else None
+    return WorkerSpec(
+        worker_id=worker.id,
+        url=worker.url,
+        kind="openai" if worker.kind == "openai" else "vllm",
+        model=worker.model or "",
+        kv_events=endpoints,
+        kv_tokens=worker.kv_tokens,
+        concurrency=worker.concurrency,
+        api_key_env=worker.api_key_env or "",
+    )
 
 
 class FileWorkerIn(WorkerIn):

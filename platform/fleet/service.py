@@ -6,12 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
+from fairserve.platform.db.rows import count
 from fairserve.platform.fleet import repository
 from fairserve.platform.fleet.fleet import PLACES, Desired, DesiredWorker, FleetPart, clashes
 from fairserve.platform.fleet.schemas import (
@@ -20,6 +22,7 @@ from fairserve.platform.fleet.schemas import (
     MAX_WORKERS,
     AliasPut,
     WorkerJoin,
+    spec_of,
 )
 from fairserve.platform.tenancy.auth import Principal
 
@@ -55,7 +58,7 @@ class FleetChanges:
 
         Deletes a leftover drain of an earlier worker with this id.
         """
-        if repository.count_workers(self._session) >= MAX_WORKERS:
+        if count(self._session, select(FleetWorker)) >= MAX_WORKERS:
             raise ConflictError(f"the limit of {MAX_WORKERS} workers is reached; remove one first")
         self._check(FleetPart(workers=(body.spec(),)), self._desired)
         row = FleetWorker(**body.model_dump(), created_at=utc_now())
@@ -74,7 +77,7 @@ class FleetChanges:
         drain = self._session.get(FleetDrain, worker_id)
         changed = drain is None
         if drain is None:
-            if repository.count_drains(self._session) >= MAX_DRAINS:
+            if count(self._session, select(FleetDrain)) >= MAX_DRAINS:
                 repository.forget_drains(self._session, but=self._desired.workers)
             by, at = self._principal.actor, utc_now()
             drain = FleetDrain(worker_id=worker_id, drained_by=by, drained_at=at)
@@ -122,7 +125,7 @@ class FleetChanges:
     def _any_worker(self, worker_id: str) -> DesiredWorker:
         row = self._session.get(FleetWorker, worker_id)
         if row is not None:
-            return DesiredWorker(repository.spec_of(row), "api")
+            return DesiredWorker(spec_of(row), "api")
         worker = self._desired.workers.get(worker_id)
         if worker is None or worker.source == "api":  # an API worker without a row was removed
             raise _no_worker(worker_id)
@@ -138,7 +141,7 @@ class FleetChanges:
         self._check(FleetPart(aliases={name: body.target}), others_only)
         before = None if row is None else {"targets": row.targets}
         if row is None:
-            if repository.count_aliases(self._session) >= MAX_ALIASES:
+            if count(self._session, select(FleetAlias)) >= MAX_ALIASES:
                 raise ConflictError(
                     f"the limit of {MAX_ALIASES} aliases is reached; remove one first"
                 )

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairserve.platform.control.messages import CallView, LevelView
-from fairserve.scheduling.dispatch.admission import LimitsInUse
-
 MAX_CALLS = 100
 """Maximum number of queued and running calls in the view of one client."""
 
@@ -60,23 +57,3 @@ class ClientPage:
     total: int
     limit: int
     offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientDetail:
-    """One client with its settings, history and calls."""
-
-    client: ClientView
-    tenant_weight: float
-    app_weight: float
-    user_weight: float
-    bucket_s: float
-    at: list[float]
-    """Ends of the closed buckets, in UTC epoch seconds, earliest first."""
-    service: list[float | None]
-    """Service by bucket; None if the client may be one of the unnamed."""
-    refused: list[int]
-    levels: list[LevelView]
-    limits: LimitsInUse
-    calls: list[CallView]
-    """Live calls in order of acceptance, at most :data:`MAX_CALLS`."""

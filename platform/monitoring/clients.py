@@ -16,11 +16,11 @@ from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
 from fairserve.platform.monitoring.activity_bucket import ClosedBucket
 from fairserve.platform.monitoring.client_views import (
     MAX_CALLS,
-    ClientDetail,
     ClientPage,
     ClientSort,
     ClientView,
 )
+from fairserve.platform.monitoring.schemas import ClientOut, WeightsOut, call_out, limits_out
 
 
 class _Seen(NamedTuple):
@@ -107,7 +107,7 @@ class Clients:
 
     def one(
         self, tenant: str, app: str, user: str, *, within: str | None = None
-    ) -> ClientDetail | None:
+    ) -> ClientOut | None:
         """Return the details of a client; None if it had no call in the last half hour.
 
         Its shares are among the clients of the tenant ``within``, or all.
@@ -124,18 +124,19 @@ class Clients:
         numbers = range(last - BUCKETS, last)
         closed = [buckets.get(number) for number in numbers]
         state = self._control.client_state(owner)
-        return ClientDetail(
+        calls = self._control.client_calls(owner, MAX_CALLS) if any(seen.live_calls) else []
+        return ClientOut(
             client=self._view(seen, self._shares(found)),
-            tenant_weight=state.tenant_weight,
-            app_weight=state.app_weight,
-            user_weight=state.user_weight,
+            weights=WeightsOut(
+                tenant=state.tenant_weight, app=state.app_weight, user=state.user_weight
+            ),
             bucket_s=BUCKET_S,
             at=[now_at - now_s + (number + 1) * BUCKET_S for number in numbers],
             service=[_service(bucket, owner) for bucket in closed],
             refused=[0 if each is None else each.refused.get(owner, 0) for each in closed],
             levels=self._control.client_levels(owner),
-            limits=self._control.limits_in_use(*owner),
-            calls=self._control.client_calls(owner, MAX_CALLS) if any(seen.live_calls) else [],
+            limits=limits_out(self._control.limits_in_use(*owner)),
+            calls=[call_out(call) for call in calls],
         )
 
     # --- parts ------------------------------------------------------------------------------------

@@ -79,4 +79,4 @@ async def read_client(
         raise NotFoundError(
             "the client had no call in the last 30 minutes", code="client_not_found"
         )
-    return ClientOut.of(found)
+    return found

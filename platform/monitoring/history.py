@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from dataclasses import fields
+from typing import Any, Protocol
 
 from fairserve.engine.wire.base import WorkerMetrics
 from fairserve.platform.base.subscribers import Subscribers
@@ -98,17 +99,11 @@ class History:
         if number in self._samples:
             return None
         view = await self._control.cluster()
-        sample = self._samples[number] = Sample(
-            number=number,
-            overloaded=view.overloaded,
-            demand_tokens=view.demand_tokens,
-            capacity_tokens=view.capacity_tokens,
-            queued_calls=view.queued_calls,
-            running_calls=view.running_calls,
-            live_interactions=view.live_interactions,
-            models=view.models,
-            workers=self._workers(view, number),
-        )
+        own: dict[str, Any] = {"number": number, "workers": self._workers(view, number)}
+        same = {
+            each.name: getattr(view, each.name) for each in fields(Sample) if each.name not in own
+        }
+        sample = self._samples[number] = Sample(**own, **same)
         for old in [old for old in self._samples if old <= number - BUCKETS]:
             del self._samples[old]
         self._leaders.clear()

@@ -11,7 +11,7 @@ from fairserve.platform.base.money import NANO, Amount
 from fairserve.platform.control.messages import CallView, LevelView
 from fairserve.platform.db.schemas import MAX_PAGE, NamePart, ObjectId, Paging, Strict
 from fairserve.platform.monitoring.activity import BUCKETS
-from fairserve.platform.monitoring.client_views import ClientDetail, ClientSort, ClientView
+from fairserve.platform.monitoring.client_views import ClientSort, ClientView
 from fairserve.platform.monitoring.history import SHOWN_CLIENTS
 from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.throttling.base import LimitUse
@@ -125,25 +125,9 @@ class ClientOut(BaseModel):
     limits: ClientLimitsOut
     calls: list[ClientCallOut]
 
-    @classmethod
-    def of(cls, found: ClientDetail) -> ClientOut:
-        """Return the response for a client."""
-        return cls(
-            client=found.client,
-            weights=WeightsOut(
-                tenant=found.tenant_weight, app=found.app_weight, user=found.user_weight
-            ),
-            bucket_s=found.bucket_s,
-            at=found.at,
-            service=found.service,
-            refused=found.refused,
-            levels=found.levels,
-            limits=_limits(found.limits),
-            calls=[_call(call) for call in found.calls],
-        )
 
-
-def _limits(limits: LimitsInUse) -> ClientLimitsOut:
+def limits_out(limits: LimitsInUse) -> ClientLimitsOut:
+    """Return the API's view of limits."""
     contract, budget = limits.contract, None
     if contract.budget is not None:
         held = contract.budget._asdict()
@@ -158,7 +142,8 @@ def _limits(limits: LimitsInUse) -> ClientLimitsOut:
     )
 
 
-def _call(view: CallView) -> ClientCallOut:
+def call_out(view: CallView) -> ClientCallOut:
+    """Return the API's view of a call."""
     record = view.record
     return ClientCallOut(
         state=view.state,

@@ -11,6 +11,11 @@ import logging
 from sqlalchemy.orm import Session
 
 from fairserve.platform.background.webhooks.outbox import Outbox
+from fairserve.platform.control.ledger_tables import (
+    save_open_interactions,
+    upsert_calls,
+    upsert_interactions,
+)
 from fairserve.platform.control.messages import (
     CallRecord,
     InteractionRecord,
@@ -20,11 +25,6 @@ from fairserve.platform.control.messages import (
 from fairserve.platform.db.causes import may_be_values
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.reporting.usage.repository import (
-    save_open_interactions,
-    upsert_calls,
-    upsert_interactions,
-)
 from fairserve.platform.reporting.user_data.pseudonyms import under_pseudonyms
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from sqlalchemy import Engine
@@ -49,32 +49,13 @@ from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
+    from fairserve.platform.server.picker import Picker
     from fairserve.platform.server.shared_order import SharedOrder
 
 logger = logging.getLogger(__name__)
 
 STORED_FLEET_S = 2.0
 """Seconds between two readings of the stored fleet, where several servers change it."""
-
-
-class Addition(Protocol):
-    """A part that another command than ``serve`` adds to the platform."""
-
-    def check(self) -> None:
-        """Raise OSError, with the next step, if it cannot start here."""
-        ...
-
-    async def start(self, platform: Platform) -> None:
-        """Start, once everything else has. Raises OSError."""
-        ...
-
-    async def stop(self) -> None:
-        """Stop, after the calls in progress have ended and before anything else stops."""
-        ...
-
-    def banner(self) -> list[str]:
-        """Return its lines of the banner."""
-        ...
 
 
 class Platform:
@@ -87,7 +68,7 @@ class Platform:
         engine: Engine | None = None,
         lease: ServingRight | None = None,
         on_ready: Callable[[Platform], None] | None = None,
-        addition: Addition | None = None,
+        addition: Picker | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``on_ready`` is called once, when the first call could be served.

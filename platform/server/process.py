@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import uvicorn
 from sqlalchemy import Engine
@@ -45,13 +45,16 @@ from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
-from fairserve.platform.server.lifecycle import Addition, Platform, build_app
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.locks import LockTakenError, held_lock
 from fairserve.platform.server.logs import logging_to
 from fairserve.platform.server.metrics.endpoints import metrics_app
 from fairserve.platform.server.metrics.listener import serving_metrics
 from fairserve.platform.server.reloader import Reloader, Reread
 from fairserve.platform.server.settings import Settings
+
+if TYPE_CHECKING:
+    from fairserve.platform.server.picker import Picker
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +72,7 @@ class StartError(Exception):
 
 
 def serve(
-    settings: Settings, *, reread: Reread | None = None, addition: Addition | None = None
+    settings: Settings, *, reread: Reread | None = None, addition: Picker | None = None
 ) -> int:
     """Run the server until it is stopped; returns the exit code.
 
@@ -103,7 +106,7 @@ class ServerProcess:
         settings: Settings,
         *,
         reread: Reread | None = None,
-        addition: Addition | None = None,
+        addition: Picker | None = None,
     ) -> None:
         """``reread`` and ``addition`` as in :func:`serve`."""
         self._settings = settings

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
+from fairserve.platform.db.rows import read_page
 from fairserve.platform.db.schemas import Page, Paging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
@@ -57,13 +58,8 @@ async def preview_throttling(body: PreviewIn, request: Request) -> PreviewOut:
 @router.get("/admin/throttling/history", dependencies=[Depends(require_admin)])
 def list_versions(session: ReadSession, query: Annotated[Paging, Query()]) -> Page[VersionOut]:
     """List all versions, newest first."""
-    rows, total = repository.history(session, limit=query.limit, offset=query.offset)
-    return Page(
-        items=[VersionOut.model_validate(row) for row in rows],
-        total=total,
-        limit=query.limit,
-        offset=query.offset,
-    )
+    rows, total = read_page(session, repository.history(), query)
+    return Page.of([VersionOut.model_validate(row) for row in rows], total, query)
 
 
 @router.get("/admin/throttling/events", dependencies=[Depends(require_admin)])

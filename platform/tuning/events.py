@@ -9,19 +9,19 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TypeAlias
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.db.ledger import LedgerCall, ThrottlingEvent
-from fairserve.platform.db.schemas import Page
-from fairserve.platform.reporting.usage.repository import REFUSAL_INPUTS
+from fairserve.platform.db.rows import count
+from fairserve.platform.db.schemas import Page, view_of
 from fairserve.platform.tuning import repository
 from fairserve.platform.tuning.explanation import explain
 from fairserve.platform.tuning.schemas import EventOut, EventQuery, RejectionOut
 
 _OF_CALL = (LedgerCall.model, LedgerCall.served_model, LedgerCall.agent)
-_MONEY = frozenset({"budget_limit", "budget_spent", "budget_held", "call_cost"})
+_MONEY = ("budget_limit", "budget_spent", "budget_held", "call_cost")
 
 EventRows: TypeAlias = "Select[ThrottlingEvent, str, str | None, str | None]"
 
@@ -30,10 +30,9 @@ def page(
     session: Session, query: EventQuery, *, tenant_id: str | None, app_id: str | None
 ) -> Page[EventOut]:
     """Return a page of the rejections within a tenant and an app, newest first; None for all."""
-    where = _where(query, tenant_id, app_id)
     items = listed(session, query, tenant_id=tenant_id, app_id=app_id)
-    total = session.scalar(select(func.count()).select_from(ThrottlingEvent).where(*where))
-    return Page(items=items, total=total or 0, limit=query.limit, offset=query.offset)
+    total = count(session, select(ThrottlingEvent).where(*_where(query, tenant_id, app_id)))
+    return Page.of(items, total, query)
 
 
 def listed(
@@ -115,26 +114,16 @@ def _where(
 def _out(
     row: ThrottlingEvent, model: str | None, served_model: str | None, agent: str | None
 ) -> EventOut:
-    inputs = {name: getattr(row, name) for name in REFUSAL_INPUTS}
-    for name in _MONEY:
-        if inputs[name] is not None:
-            inputs[name] = Decimal(inputs[name]).scaleb(-9)
-    return EventOut(
-        call_id=row.call_id,
-        at=row.at,
-        tenant=row.tenant_id,
-        app=row.app_id,
-        user=row.user_id,
-        interaction_id=row.interaction_id,
+    amounts = {name: getattr(row, name) for name in _MONEY}
+    return view_of(
+        EventOut,
+        row,
         model=model,
         served_model=served_model,
         agent=agent,
-        reason=row.reason,
-        scope=row.scope,
         limit=row.limit_count,
-        count=row.count,
-        window_s=row.window_s,
-        retry_after_s=row.retry_after_s,
-        mid_run=row.mid_run,
-        **inputs,
+        **{
+            name: None if nano is None else Decimal(nano).scaleb(-9)
+            for name, nano in amounts.items()
+        },
     )

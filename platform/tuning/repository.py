@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.operations import ThrottlingSetting
 
 
-def history(
-    session: Session, *, limit: int, offset: int
-) -> tuple[Sequence[ThrottlingSetting], int]:
-    """Return a page of the versions, newest first, and their number."""
-    rows = session.scalars(
-        select(ThrottlingSetting)
-        .order_by(ThrottlingSetting.version.desc())
-        .limit(limit)
-        .offset(offset)
-    ).all()
-    return rows, session.scalar(select(func.count(ThrottlingSetting.version))) or 0
+def history() -> Select[ThrottlingSetting]:
+    """Return the statement of the versions, newest first."""
+    return select(ThrottlingSetting).order_by(ThrottlingSetting.version.desc())
 
 
 def version_at(session: Session, time: datetime) -> int:

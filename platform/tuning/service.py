@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -51,6 +51,10 @@ def load_current(session: Session, settings: TuningSettings) -> Current:
     row = newest_choice(session)
     if row is None:
         return Current(settings.system)
+    return _current(row)
+
+
+def _current(row: ThrottlingSetting) -> Current:
     return Current(row.system, row.parameters, row.version, row.author, row.created_at)
 
 
@@ -89,9 +93,8 @@ def change(
         before={"system": before.system, "parameters": before.parameters},
         after={"system": row.system, "parameters": row.parameters},
     )
-    current = Current(row.system, row.parameters, row.version, row.author, row.created_at)
     was = system_config(settings, before.system, before.parameters)
-    return current, options, kept_by_workers(was, after)
+    return _current(row), options, kept_by_workers(was, after)
 
 
 def checked(
@@ -132,13 +135,8 @@ def report(settings: TuningSettings, current: Current) -> ThrottlingOut:
 
 
 def _out(parameter: Parameter) -> ParameterOut:
-    return ParameterOut(
-        name=parameter.name,
-        value=_json(parameter.value),
-        default=_json(parameter.default),
-        unit=parameter.unit,
-        description=parameter.description,
-    )
+    plain = {name: _json(value) for name, value in asdict(parameter).items()}
+    return ParameterOut(**plain)
 
 
 def _json(value: Any) -> Any:

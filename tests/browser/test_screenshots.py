@@ -18,7 +18,7 @@ from console_load import LIMIT, SMALL, Flood
 from page_server import PageServer
 from PIL import Image
 
-from fairserve.platform.console.rendering import ADMIN_PAGES
+from fairserve.platform.console.navigation import navigation
 
 LONG = "look/" + "long" * 20
 """An id that needs a line break."""
@@ -75,7 +75,7 @@ def pages(server):
     tenant = app["tenant_id"]
     runs = f"/console/interactions/{tenant}/{app['id']}"
     return {
-        **{name: path for name, _, path in ADMIN_PAGES},
+        **{page.name: page.path for page in navigation()},
         "why-refused": f"/console/refusals/{newest['call_id']}",
         "client": path_of(app, "flooder-0"),
         "odd-client": path_of(app, ODD),

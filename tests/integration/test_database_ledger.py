@@ -15,17 +15,14 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from usage_histories import roll_up_uncommitted
 
+from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db import keys
 from fairserve.platform.db.identity import ApiKey, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
 from fairserve.platform.reporting.usage.reports import report
-from fairserve.platform.reporting.usage.repository import (
-    delete_before,
-    upsert_calls,
-    upsert_interactions,
-)
+from fairserve.platform.reporting.usage.retention import delete_before
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import GROUPS, Sums, UsageQuery
 from fairserve.platform.serving.interactions import repository as runs

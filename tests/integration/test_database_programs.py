@@ -12,6 +12,7 @@ from fairserve.interactions.programs.program import ProgramLimits, parse_program
 from fairserve.interactions.programs.program_run import ProgramRun
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.programs import ProgramRow, ProgramStep
+from fairserve.platform.db.rows import has_key
 from fairserve.platform.serving.claims import LEASE
 from fairserve.platform.serving.programs import repository
 from fairserve.platform.serving.programs.repository import ProgramChange, ProgramKey, SavedProgram
@@ -167,7 +168,7 @@ def test_the_first_reason_of_a_cancellation_counts(apps):
     insert(apps, saved(attempt=1))
     insert(apps, saved(KEY._replace(app="b"), attempt=1))
     for reason in ("enough", "too much"):
-        repository.request_cancel(apps, repository.is_program(KEY), reason)
+        repository.request_cancel(apps, has_key(ProgramRow, KEY), reason)
     leases = [repository.lease(KEY._replace(app=app), 1) for app in "ab"]
     assert repository.renew(apps, leases, NOW) == (set(), {KEY: "enough"})
     assert repository.any_running(apps, repository.of_user("t", "ann"))

@@ -14,6 +14,7 @@ from export_world import ADMIN_PATH, LATER, PATH, ExportWorld
 from sqlalchemy import select
 from usage_histories import START, calls
 
+from fairserve.platform.control.ledger_tables import upsert_calls
 from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.reporting.exports import (
@@ -24,7 +25,6 @@ from fairserve.platform.reporting.exports import (
     service,
     work,
 )
-from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.reporting.usage.rollups import roll_up
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from usage_histories import START, calls, runs
 
-from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.serving.interactions import endpoints, service
 from fairserve.platform.serving.interactions.graph_view import GraphOut
 

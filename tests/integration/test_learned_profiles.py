@@ -9,10 +9,10 @@ from sqlalchemy import select
 
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.control.messages import InteractionRecord
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.profiles import ProfileVersion
-from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.profiles.changes import ProfileChanges, profile_versions
 from fairserve.platform.tenancy.profiles.learning import STEADY, learn_profiles

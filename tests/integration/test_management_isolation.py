@@ -14,9 +14,9 @@ from sqlalchemy.exc import DBAPIError
 from virtual_cluster import make_call
 
 from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.ledger_tables import upsert_calls
 from fairserve.platform.fleet.endpoints import HEALTH_PATHS
 from fairserve.platform.reporting.exports.work import make_exports
-from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.server.app import MANAGEMENT
 
 pytestmark = ON_POSTGRESQL

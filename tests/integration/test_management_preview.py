@@ -15,9 +15,9 @@ from sqlalchemy import func, select
 from torch_worker import torch_server
 
 from fairserve.platform.base.errors import FairServeError, UnavailableError
+from fairserve.platform.control.ledger_tables import upsert_calls
 from fairserve.platform.db.operations import AuditEntry, ThrottlingSetting
 from fairserve.platform.reporting.traffic.segments import recording_folder
-from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.tuning.preview import service as previewing
 from fairserve.platform.tuning.preview.schemas import PreviewIn
 from fairserve.platform.tuning.preview.service import Previews, PreviewWorld, gather

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from call_records import call_record
 from sqlalchemy import select
 
+from fairserve.platform.control.ledger_tables import upsert_calls
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.system.in_force import load_system
 from fairserve.scheduling.registry import SYSTEMS

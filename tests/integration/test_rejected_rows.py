@@ -14,6 +14,7 @@ from fairserve.platform.background.settings import BackgroundSettings
 from fairserve.platform.background.webhooks.outbox import Outbox
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
+from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.db.key_hash import KeyHasher
@@ -21,11 +22,9 @@ from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, OpenInte
 from fairserve.platform.db.usage import UsageCalls, UsageDirty
 from fairserve.platform.reporting.usage import rollups
 from fairserve.platform.reporting.usage.levels import level
-from fairserve.platform.reporting.usage.period_spending import Spender, spent_in_period
 from fairserve.platform.reporting.usage.reports import report
-from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.reporting.usage.schemas import UsageQuery
-from fairserve.platform.reporting.usage.spending import spent_before
+from fairserve.platform.reporting.usage.spending import Spender, spent_before, spent_in_period
 from fairserve.platform.server.ledger_rows import LedgerRows
 from fairserve.scheduling.events import ContractChanged
 from fairserve.throttling.quotas.quota import Quota

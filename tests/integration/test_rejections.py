@@ -12,9 +12,9 @@ from rejected_calls import START, STATE, rejected_call
 from fairserve.platform.control.call_state import MAX_WHOLE
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
+from fairserve.platform.control.ledger_tables import upsert_calls
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.db.ledger import ThrottlingEvent
-from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.tuning.schemas import EventOut
 from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Budget, Decision

@@ -10,8 +10,8 @@ from call_records import call_record
 from databases import ON_POSTGRESQL
 
 from fairserve.platform.control.budgets import BudgetOpenings
-from fairserve.platform.reporting.usage.repository import delete_before, upsert_calls
-from fairserve.platform.reporting.usage.retention import raw_rows_from
+from fairserve.platform.control.ledger_tables import upsert_calls
+from fairserve.platform.reporting.usage.retention import delete_before, raw_rows_from
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.spending import spent_before
 from fairserve.scheduling.events import BudgetSpent, ContractChanged

@@ -11,7 +11,7 @@ import pytest
 from export_world import ExportWorld
 from usage_histories import START, calls, runs
 
-from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.reporting.usage.rollups import roll_up
 
 INPUT, SYSTEM, CACHED, CALLS = 31, 11_000, 700, 3

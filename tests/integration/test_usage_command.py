@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 from usage_histories import calls, runs
 
-from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.server.cli import main
 
 

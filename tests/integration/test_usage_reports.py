@@ -19,11 +19,11 @@ import pytest
 from sqlalchemy import text
 from usage_histories import START, call_sums, calls, runs
 
+from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.db.identity import App, EndUser, Tenant, TokenProfile
 from fairserve.platform.reporting.usage import endpoints, fairness
 from fairserve.platform.reporting.usage.fairness import Measure, measure_of
 from fairserve.platform.reporting.usage.reports import report
-from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import UsageQuery
 from fairserve.platform.server.http.management import TENANT_PLACES

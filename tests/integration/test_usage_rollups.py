@@ -19,19 +19,19 @@ from usage_histories import (
 )
 
 from fairserve.platform.base.clock import utc_s
+from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
-from fairserve.platform.db.usage import UsageCalls, UsageDirty, UsageRuns, UsageState
+from fairserve.platform.db.usage import QUARTER_S, UsageCalls, UsageDirty, UsageRuns, UsageState
+from fairserve.platform.db.usage_marks import mark, quarter_of
 from fairserve.platform.reporting.usage import rollups
-from fairserve.platform.reporting.usage.levels import DAY_S, QUARTER_S, TABLES, level
-from fairserve.platform.reporting.usage.marks import mark, quarter_of
+from fairserve.platform.reporting.usage.levels import DAY_S, TABLES, level
 from fairserve.platform.reporting.usage.reconcile import compare, repair
 from fairserve.platform.reporting.usage.renaming import rename_user
-from fairserve.platform.reporting.usage.repository import (
+from fairserve.platform.reporting.usage.retention import (
     delete_before,
-    upsert_calls,
-    upsert_interactions,
+    delete_rollups_before,
+    raw_rows_from,
 )
-from fairserve.platform.reporting.usage.retention import delete_rollups_before, raw_rows_from
 from fairserve.platform.reporting.usage.rollups import roll_up
 
 pytestmark = databases.ON_POSTGRESQL

@@ -15,7 +15,7 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.models import metadata
 from fairserve.platform.db.usage import UsageState
-from fairserve.platform.reporting.usage.repository import delete_before
+from fairserve.platform.reporting.usage.retention import delete_before
 from fairserve.platform.reporting.user_data import erasure as erasing
 
 

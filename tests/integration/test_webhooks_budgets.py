@@ -10,14 +10,14 @@ from sqlalchemy import event as sql
 
 from fairserve.platform.background.webhooks import budgets
 from fairserve.platform.base.money import NANO
+from fairserve.platform.control.ledger_tables import upsert_calls
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import LedgerCall
-from fairserve.platform.reporting.usage import period_spending
-from fairserve.platform.reporting.usage.period_spending import Spender, spent_in_period
-from fairserve.platform.reporting.usage.repository import upsert_calls
+from fairserve.platform.reporting.usage import spending
 from fairserve.platform.reporting.usage.retention import raw_rows_from
 from fairserve.platform.reporting.usage.rollups import roll_up
+from fairserve.platform.reporting.usage.spending import Spender, spent_in_period
 
 
 @pytest.fixture
@@ -247,6 +247,6 @@ def test_spending_equals_the_sum_of_raw_rows(world, rolled_up, monkeypatch):
             with world.sessions() as session:
                 assert spent_in_period(session, spender, begin, end) == spent(spender, begin, end)
     if rolled_up == "nothing":
-        monkeypatch.setattr(period_spending, "MAX_MARKS", 5)
+        monkeypatch.setattr(spending, "MAX_MARKS", 5)
         with world.sessions() as session:
             assert spent_in_period(session, Spender(tenant), month, month + 30 * 86_400) is None

@@ -6,13 +6,13 @@ from datetime import timedelta
 from sqlalchemy import func, select
 from usage_histories import calls, runs
 
+from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
 from fairserve.platform.reporting.exports import content, parts
 from fairserve.platform.reporting.exports.parts import PartWriter
 from fairserve.platform.reporting.exports.work import expire_exports, make_exports
-from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.reporting.usage.rollups import roll_up
 
 PATH = "/v1/usage/exports"

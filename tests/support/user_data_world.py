@@ -15,10 +15,10 @@ from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction
 from fairserve.platform.db.models import metadata
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.responses import ConversationItem, StoredConversation, StoredResponse
+from fairserve.platform.db.usage_marks import mark_rows
 from fairserve.platform.db.webhooks import WebhookEndpoint
 from fairserve.platform.reporting.exports.work import make_exports
 from fairserve.platform.reporting.usage.levels import TABLES
-from fairserve.platform.reporting.usage.marks import mark_rows
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.serving.programs import repository as programs
 from fairserve.platform.serving.programs.repository import ProgramChange, ProgramKey, SavedProgram

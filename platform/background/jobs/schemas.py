@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from fairserve.platform.background.jobs.job import Job
 from fairserve.platform.background.jobs.passes import retry_at
 from fairserve.platform.db.jobs import JobState
+from fairserve.platform.db.schemas import view_of
 
 Health = Literal["fine", "failing", "dead", "late", "new"]
 """``late``: the last pass is far older than the interval, the runner may be down; ``new``: no pass."""
@@ -40,19 +41,13 @@ class JobOut(BaseModel):
         """Return the API's view of a job."""
         if state is None:
             state = JobState(name=job.name, done=0, failures=0, error="")
-        return cls(
-            name=job.name,
+        return view_of(
+            cls,
+            state,
             about=job.about,
             health=_health(state, interval_s, now),
             interval_s=interval_s,
-            succeeded_at=state.succeeded_at,
-            took_s=state.took_s,
-            done=state.done,
-            failures=state.failures,
-            failed_at=state.failed_at,
             retry_at=retry_at(state),
-            error=state.error,
-            dead_at=state.dead_at,
         )
 
 

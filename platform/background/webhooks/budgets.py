@@ -2,7 +2,7 @@
 
 Control has the spending of a budget in memory and reports it only in the response to the next call, and
 a soft budget that warns is not recorded. Therefore the subject's spending in its period is read from the
-database (:mod:`fairserve.platform.reporting.usage.period_spending`) and compared with its quota. A
+database (:mod:`fairserve.platform.reporting.usage.spending`) and compared with its quota. A
 rejection for a spent budget counts, too.
 
 Cost, only for tenants with an endpoint for budgets: two queries per batch, and one sum per subject at
@@ -32,7 +32,7 @@ from fairserve.platform.db.base import NAME_CHARS
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.upsert import fitting_text
 from fairserve.platform.db.webhooks import WebhookEvent
-from fairserve.platform.reporting.usage.period_spending import Spender, spent_in_period
+from fairserve.platform.reporting.usage.spending import Spender, spent_in_period
 from fairserve.platform.tenancy.quotas.repository import Holder
 from fairserve.throttling.quotas.periods import parse_duration
 

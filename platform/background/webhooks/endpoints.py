@@ -28,7 +28,8 @@ from fairserve.platform.background.webhooks.schemas import (
 from fairserve.platform.background.webhooks.service import Webhooks
 from fairserve.platform.base.errors import InvalidRequestError, RateLimitedError, UnavailableError
 from fairserve.platform.base.shared_limit import SharedLimit
-from fairserve.platform.db.schemas import Page, TenantPaging, TenantQuery
+from fairserve.platform.db.rows import read_page
+from fairserve.platform.db.schemas import Page, TenantPaging, TenantQuery, view_of
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
 from fairserve.platform.tenancy.auth import Principal
@@ -76,8 +77,7 @@ def list_webhooks(
     webhooks: ReadableWebhooks, query: Annotated[TenantPaging, Query()]
 ) -> Page[WebhookOut]:
     """List the tenant's webhooks, oldest first."""
-    items, total = webhooks.page(query.limit, query.offset)
-    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+    return webhooks.page(query)
 
 
 @router.get("/v1/webhooks/{webhook_id}")
@@ -127,9 +127,8 @@ def list_deliveries(
     webhook_id: str, webhooks: ReadableWebhooks, query: Annotated[DeliveriesQuery, Query()]
 ) -> Page[DeliveryOut]:
     """List deliveries, newest first."""
-    rows, total = webhooks.deliveries(webhook_id, query.state, query.limit, query.offset)
-    items = [_delivery(delivery, type_) for delivery, type_, _ in rows]
-    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+    rows, total = webhooks.deliveries(webhook_id, query)
+    return Page.of([_delivery(delivery, type_) for delivery, type_, _ in rows], total, query)
 
 
 @router.post(
@@ -153,7 +152,7 @@ def replay_dead(webhook_id: str, webhooks: WritableWebhooks, _: Named) -> Replay
 @router.get("/admin/webhooks/dead", dependencies=[Depends(require_admin)])
 def list_dead(session: ReadSession, query: Annotated[DeadQuery, Query()]) -> Page[DeadDeliveryOut]:
     """List the dead deliveries of all tenants, latest first."""
-    rows, total = repository.dead(session, query.limit, query.offset)
+    rows, total = read_page(session, repository.dead(), query)
     items = [
         DeadDeliveryOut(
             **_delivery(delivery, type_).model_dump(),
@@ -162,7 +161,7 @@ def list_dead(session: ReadSession, query: Annotated[DeadQuery, Query()]) -> Pag
         )
         for delivery, type_, tenant_id in rows
     ]
-    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+    return Page.of(items, total, query)
 
 
 def _check(request: Request, principal: Principal, url: str) -> None:
@@ -189,14 +188,11 @@ def _with_secret(
 
 
 def _delivery(row: WebhookDelivery, event_type: str) -> DeliveryOut:
-    return DeliveryOut(
-        event_id=row.event_id,
+    return view_of(
+        DeliveryOut,
+        row,
         type=event_type,
-        state=row.state,
-        attempts=row.attempts,
         next_attempt_at=row.next_attempt_at if row.state == "pending" else None,
-        last_status=row.last_status,
         last_error=row.last_error or None,
-        created_at=row.created_at,
         delivered_at=row.settled_at if row.state == "delivered" else None,
     )

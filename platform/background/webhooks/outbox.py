@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Table, func, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from fairserve.platform.background.settings import BackgroundSettings
@@ -23,6 +23,7 @@ from fairserve.platform.background.webhooks.events import Event, finished, throt
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db.base import utc_now, utc_time
 from fairserve.platform.db.causes import may_be_values
+from fairserve.platform.db.rows import changed, count, table_of
 from fairserve.platform.db.upsert import insert_into
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 
@@ -161,7 +162,7 @@ def write(session: Session, events: Sequence[Event], endpoints: Endpoints, now: 
 def bound_pending(session: Session, endpoint_id: str, now: datetime) -> None:
     """Mark the oldest pending deliveries of an endpoint above ``MAX_PENDING`` as dead."""
     pending = (WebhookDelivery.endpoint_id == endpoint_id, WebhookDelivery.state == "pending")
-    number = session.scalar(select(func.count(WebhookDelivery.event_id)).where(*pending)) or 0
+    number = count(session, select(WebhookDelivery).where(*pending))
     if number <= MAX_PENDING:
         return
     oldest = (
@@ -170,12 +171,9 @@ def bound_pending(session: Session, endpoint_id: str, now: datetime) -> None:
         .order_by(WebhookDelivery.created_at, WebhookDelivery.event_id)
         .limit(number - MAX_PENDING)
     )
-    session.execute(
-        update(WebhookDelivery)
-        .where(*pending, WebhookDelivery.event_id.in_(oldest.scalar_subquery()))
-        .values(state="dead", last_error=OVERFLOW, settled_at=now),
-        execution_options={"synchronize_session": False},
-    )
+    chosen = WebhookDelivery.event_id.in_(oldest.scalar_subquery())
+    dead = {"state": "dead", "last_error": OVERFLOW, "settled_at": now}
+    changed(session, update(WebhookDelivery).where(*pending, chosen).values(dead))
 
 
 def _enabled(session: Session, tenants: Collection[str]) -> dict[str, list[WebhookEndpoint]]:
@@ -211,8 +209,7 @@ def _wants(endpoint: WebhookEndpoint, event: Event) -> bool:
 
 def _insert_new(session: Session, rows: Sequence[dict[str, Any]]) -> Sequence[str]:
     """Insert events; return the ids of new ones."""
-    table = WebhookEvent.__table__
-    assert isinstance(table, Table)
+    table = table_of(WebhookEvent)
     statement = insert_into(table, session.get_bind().dialect.name).values(list(rows))
     statement = statement.on_conflict_do_nothing(index_elements=["id"])
     return session.scalars(statement.returning(table.c.id)).all()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
+from typing import TypeAlias
 
-from sqlalchemy import ColumnElement, Select, func, select, update
+from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
+from fairserve.platform.db.rows import changed
 from fairserve.platform.db.webhooks import (
     DeliveryState,
     WebhookDelivery,
@@ -17,6 +18,10 @@ from fairserve.platform.db.webhooks import (
 
 Row = tuple[WebhookDelivery, str, str]
 """A delivery with its event's type and its tenant."""
+Rows: TypeAlias = "Select[WebhookDelivery, str, str]"
+_ROWS: Rows = select(WebhookDelivery, WebhookEvent.type, WebhookEvent.tenant_id).join(
+    WebhookEvent, WebhookEvent.id == WebhookDelivery.event_id
+)
 
 
 def get(
@@ -29,21 +34,10 @@ def get(
     return session.scalars(statement.with_for_update() if lock else statement).one_or_none()
 
 
-def count(session: Session, tenant_id: str) -> int:
-    """Return the number of a tenant's endpoints."""
-    statement = select(func.count(WebhookEndpoint.id)).where(WebhookEndpoint.tenant_id == tenant_id)
-    return session.scalar(statement) or 0
-
-
-def page(session: Session, tenant_id: str, limit: int, offset: int) -> Sequence[WebhookEndpoint]:
-    """Return a tenant's endpoints, oldest first."""
-    return session.scalars(
-        select(WebhookEndpoint)
-        .where(WebhookEndpoint.tenant_id == tenant_id)
-        .order_by(WebhookEndpoint.created_at, WebhookEndpoint.id)
-        .limit(limit)
-        .offset(offset)
-    ).all()
+def listed(tenant_id: str) -> Select[WebhookEndpoint]:
+    """Return the statement of a tenant's endpoints, oldest first."""
+    of_tenant = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id == tenant_id)
+    return of_tenant.order_by(WebhookEndpoint.created_at, WebhookEndpoint.id)
 
 
 def delivery(session: Session, endpoint_id: str, event_id: str) -> WebhookDelivery | None:
@@ -51,37 +45,19 @@ def delivery(session: Session, endpoint_id: str, event_id: str) -> WebhookDelive
     return session.get(WebhookDelivery, (endpoint_id, event_id), with_for_update=True)
 
 
-def deliveries(
-    session: Session, endpoint_id: str, state: DeliveryState | None, limit: int, offset: int
-) -> tuple[list[Row], int]:
-    """Return a page of an endpoint's deliveries, newest first, and their number."""
-    conditions = [WebhookDelivery.endpoint_id == endpoint_id]
+def deliveries(endpoint_id: str, state: DeliveryState | None) -> Rows:
+    """Return the statement of an endpoint's deliveries in a state or in all, newest first."""
+    found = _ROWS.where(WebhookDelivery.endpoint_id == endpoint_id)
     if state is not None:
-        conditions.append(WebhookDelivery.state == state)
-    order = (WebhookDelivery.created_at.desc(), WebhookDelivery.event_id.desc())
-    rows = session.execute(_rows(conditions).order_by(*order).limit(limit).offset(offset))
-    return [(found, name, tenant_id) for found, name, tenant_id in rows], count_deliveries(
-        session, *conditions
+        found = found.where(WebhookDelivery.state == state)
+    return found.order_by(WebhookDelivery.created_at.desc(), WebhookDelivery.event_id.desc())
+
+
+def dead() -> Rows:
+    """Return the statement of all tenants' dead deliveries, latest first."""
+    return _ROWS.where(WebhookDelivery.state == "dead").order_by(
+        WebhookDelivery.settled_at.desc(), WebhookDelivery.endpoint_id, WebhookDelivery.event_id
     )
-
-
-def dead(session: Session, limit: int, offset: int) -> tuple[list[Row], int]:
-    """Return a page of all tenants' dead deliveries, latest first, and their number."""
-    conditions = [WebhookDelivery.state == "dead"]
-    order = (
-        WebhookDelivery.settled_at.desc(),
-        WebhookDelivery.endpoint_id,
-        WebhookDelivery.event_id,
-    )
-    rows = session.execute(_rows(conditions).order_by(*order).limit(limit).offset(offset))
-    return [(found, name, tenant_id) for found, name, tenant_id in rows], count_deliveries(
-        session, *conditions
-    )
-
-
-def count_deliveries(session: Session, *conditions: ColumnElement[bool]) -> int:
-    """Return the number of deliveries that match the conditions."""
-    return session.scalar(select(func.count(WebhookDelivery.event_id)).where(*conditions)) or 0
 
 
 def replay_dead(session: Session, endpoint_id: str, now: datetime, limit: int) -> int:
@@ -92,16 +68,9 @@ def replay_dead(session: Session, endpoint_id: str, now: datetime, limit: int) -
         .order_by(WebhookDelivery.created_at, WebhookDelivery.event_id)
         .limit(limit)
     )
-    result = session.execute(
-        update(WebhookDelivery)
-        .where(
-            WebhookDelivery.endpoint_id == endpoint_id,
-            WebhookDelivery.event_id.in_(oldest.scalar_subquery()),
-        )
-        .values(queued_again(now)),
-        execution_options={"synchronize_session": False},
-    )
-    return int(getattr(result, "rowcount", 0))
+    chosen = WebhookDelivery.event_id.in_(oldest.scalar_subquery())
+    requeued = update(WebhookDelivery).where(WebhookDelivery.endpoint_id == endpoint_id, chosen)
+    return changed(session, requeued.values(queued_again(now)))
 
 
 def queued_again(now: datetime) -> dict[str, object]:
@@ -113,11 +82,3 @@ def queued_again(now: datetime) -> dict[str, object]:
         "lease_until": None,
         "settled_at": None,
     }
-
-
-def _rows(conditions: Sequence[ColumnElement[bool]]) -> Select[WebhookDelivery, str, str]:
-    return (
-        select(WebhookDelivery, WebhookEvent.type, WebhookEvent.tenant_id)
-        .join(WebhookEvent, WebhookEvent.id == WebhookDelivery.event_id)
-        .where(*conditions)
-    )

@@ -17,14 +17,21 @@ from fairserve.platform.background.webhooks import repository
 from fairserve.platform.background.webhooks.event_types import TYPES
 from fairserve.platform.background.webhooks.events import test_event
 from fairserve.platform.background.webhooks.outbox import MAX_PENDING, write
-from fairserve.platform.background.webhooks.schemas import WebhookCreate, WebhookOut, WebhookPatch
+from fairserve.platform.background.webhooks.schemas import (
+    DeliveriesQuery,
+    WebhookCreate,
+    WebhookOut,
+    WebhookPatch,
+)
 from fairserve.platform.background.webhooks.signature import GRACE, derive, secret_text
 from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.identity import Tenant
 from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.db.webhooks import DeliveryState, WebhookDelivery, WebhookEndpoint
+from fairserve.platform.db.rows import count, read_page
+from fairserve.platform.db.schemas import Page, Paging, view_of
+from fairserve.platform.db.webhooks import DeliveryState, WebhookEndpoint
 from fairserve.platform.tenancy.apps.repository import tenant_exists
 from fairserve.platform.tenancy.auth import Principal
 
@@ -54,37 +61,28 @@ class Webhooks:
             raise NotFoundError("there is no such webhook", param="webhook_id")
         return endpoint
 
-    def page(self, limit: int, offset: int) -> tuple[list[WebhookOut], int]:
-        """Return a page of the tenant's endpoints, and their number."""
-        rows = repository.page(self._session, self._tenant_id, limit, offset)
-        return [self.describe(row) for row in rows], repository.count(
-            self._session, self._tenant_id
-        )
+    def page(self, paging: Paging) -> Page[WebhookOut]:
+        """Return a page of the tenant's endpoints, oldest first."""
+        rows, total = read_page(self._session, repository.listed(self._tenant_id), paging)
+        return Page.of([self.describe(row) for row in rows], total, paging)
 
     def describe(self, endpoint: WebhookEndpoint) -> WebhookOut:
         """Return the API's view of an endpoint."""
         until = endpoint.previous_until
-        return WebhookOut(
-            id=endpoint.id,
-            tenant_id=endpoint.tenant_id,
-            url=endpoint.url,
+        return view_of(
+            WebhookOut,
+            endpoint,
             events=[name for name in TYPES if name in endpoint.since],
-            description=endpoint.description,
-            enabled=endpoint.enabled,
             disabled_reason=endpoint.disabled_reason or None,
-            failures=endpoint.failures,
-            rests_until=endpoint.rests_until,
-            secret_version=endpoint.secret_version,
             secret_outdated=endpoint.secret_id != self._hasher.secret_id,
             previous_secret_until=until if until is not None and until > utc_now() else None,
-            created_at=endpoint.created_at,
         )
 
     def create(self, body: WebhookCreate) -> tuple[WebhookEndpoint, str]:
         """Register an endpoint; return it with its signing secret."""
         # Serialises concurrent registrations, so that the limit is enforced.
         self._session.get(Tenant, self._tenant_id, with_for_update={"key_share": True})
-        if repository.count(self._session, self._tenant_id) >= MAX_ENDPOINTS:
+        if count(self._session, repository.listed(self._tenant_id)) >= MAX_ENDPOINTS:
             raise ConflictError(
                 f"a tenant has at most {MAX_ENDPOINTS} webhooks", code="too_many_webhooks"
             )
@@ -167,10 +165,11 @@ class Webhooks:
         return event.id
 
     def deliveries(
-        self, endpoint_id: str, state: DeliveryState | None, limit: int, offset: int
+        self, endpoint_id: str, query: DeliveriesQuery
     ) -> tuple[list[repository.Row], int]:
-        """Return a page of an endpoint's deliveries, and their number."""
-        return repository.deliveries(self._session, self.get(endpoint_id).id, state, limit, offset)
+        """Return a page of an endpoint's deliveries, newest first, and their number."""
+        found = repository.deliveries(self.get(endpoint_id).id, query.state)
+        return read_page(self._session, found, query)
 
     def replay(self, endpoint_id: str, event_id: str) -> None:
         """Requeue a delivered or dead event. Raises ConflictError if it is pending."""
@@ -208,11 +207,7 @@ class Webhooks:
         return secret_text(secret)
 
     def _in_state(self, endpoint_id: str, state: DeliveryState) -> int:
-        return repository.count_deliveries(
-            self._session,
-            WebhookDelivery.endpoint_id == endpoint_id,
-            WebhookDelivery.state == state,
-        )
+        return count(self._session, repository.deliveries(endpoint_id, state))
 
     def _check_capacity(self, endpoint_id: str) -> None:
         if self._in_state(endpoint_id, "pending") >= MAX_PENDING:

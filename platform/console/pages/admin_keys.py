@@ -13,18 +13,18 @@ from fairserve.platform.base.roles import ROLES
 from fairserve.platform.console import forms
 from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
 from fairserve.platform.console.lists import asked, part_of, place
+from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.keys import IssuedKey
 from fairserve.platform.db.schemas import Paging
 from fairserve.platform.db.session import read_session
-from fairserve.platform.tenancy.keys.schemas import AdminKeyCreate, AdminKeyPatch
+from fairserve.platform.tenancy.keys.schemas import AdminKeyCreate, AdminKeyOut, AdminKeyPatch
 from fairserve.platform.tenancy.keys.service import KeyRing, admin_keys, keys_page
 
-PLACE = "/console/keys"
-
-router = APIRouter(prefix=PLACE)
+PAGE = ConsolePage("keys", "Keys", 8, only_admin=True)
+router = APIRouter(prefix=PAGE.path)
 
 
 @router.get("")
@@ -72,7 +72,7 @@ def change(key_id: str, request: Request, viewer: AdminViewer, form: OwnForm) ->
         done = "key_changed"
     if wrong:
         return _page(request, viewer, wrong=wrong)
-    return RedirectResponse(f"{PLACE}?done={done}", status_code=303)
+    return RedirectResponse(f"{PAGE.path}?done={done}", status_code=303)
 
 
 def _issue(
@@ -102,7 +102,7 @@ def _page(
 ) -> Response:
     with contextmanager(read_session)(request) as session:
         ring = admin_keys(session, acting_for(viewer), request.app.state.authenticator)
-        found = keys_page(ring, asked(request, Paging))
+        found = keys_page(ring, asked(request, Paging), AdminKeyOut)
     return page(
         request,
         viewer,

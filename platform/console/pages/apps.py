@@ -16,17 +16,16 @@ from starlette.responses import RedirectResponse, Response
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.interactions.run_rules import RUN_RULES
 from fairserve.platform.console import forms
-from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part
+from fairserve.platform.console.forms import contract_of
 from fairserve.platform.console.guard import (
     AdminViewer,
     AnyViewer,
     OwnForm,
     acting_for,
     not_there,
-    scoped,
 )
-from fairserve.platform.console.lists import ListPart, asked, filters, part_of, place
+from fairserve.platform.console.lists import ListPart, asked, asked_in, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.engine import read_only
@@ -36,7 +35,7 @@ from fairserve.platform.db.profiles import ProfileSource
 from fairserve.platform.db.schemas import NamedTenantPaging, TenantPaging
 from fairserve.platform.db.session import ReadSession, read_session
 from fairserve.platform.tenancy.apps.schemas import AppOut, AppPatch, LimitsBody, StageOut
-from fairserve.platform.tenancy.apps.service import all_apps_page, apps_of
+from fairserve.platform.tenancy.apps.service import Apps, all_apps_page
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.profiles import repository
 from fairserve.platform.tenancy.profiles import service as profiles
@@ -67,11 +66,8 @@ def list_all(
     request: Request, viewer: AnyViewer, session: ReadSession, options: Options
 ) -> Response:
     """List the apps of the viewer or of all tenants, or deleted ones."""
-    tenant = scoped(viewer, filters(request).get("tenant"), request)
-    forced = {} if tenant is None else {"tenant": tenant}
-    found = all_apps_page(
-        session, asked(request, NamedTenantPaging, **forced), request.app.state.settings.tenancy
-    )
+    query = asked_in(request, viewer, NamedTenantPaging)
+    found = all_apps_page(session, query, request.app.state.settings.tenancy)
     return page(
         request,
         viewer,
@@ -131,16 +127,11 @@ def change(
     form: OwnForm,
 ) -> Response:
     """Change an app's name, limits, weight, requests or quotas; suspend or resume it."""
-    body = patch_of(form, weigh=viewer.is_admin)
-    if isinstance(body, AppPatch):
-        patch = body
 
-        def store(session: Session) -> None:
-            apps_of(request.app.state.tenancy, session, owner).change(app_id, patch)
+    def store(session: Session, body: AppPatch) -> None:
+        Apps(request.app.state.tenancy, session, owner).change(app_id, body)
 
-        wrong = forms.store(request, store)
-    else:
-        wrong = body
+    wrong = forms.store_valid(request, patch_of(form, weigh=viewer.is_admin), store)
     if wrong:
         return _page(app_id, request, viewer, owner, options, given=form, wrong=wrong)
     return _done(app_id, "app")
@@ -156,17 +147,13 @@ def change_profile(
     form: OwnForm,
 ) -> Response:
     """Use the learned or the declared profile, or pin the current one."""
-    body = forms.read(ProfileModeBody, {"mode": form.get("mode", "")})
-    if isinstance(body, ProfileModeBody):
-        mode = body
 
-        def store(session: Session) -> None:
-            control = request.app.state.control
-            profiles.change_mode(session, control, acting_for(viewer), app_id, mode, options)
+    def store(session: Session, body: ProfileModeBody) -> None:
+        control = request.app.state.control
+        profiles.change_mode(session, control, acting_for(viewer), app_id, body, options)
 
-        wrong = forms.store(request, store)
-    else:
-        wrong = body
+    read = forms.read(ProfileModeBody, {"mode": form.get("mode", "")})
+    wrong = forms.store_valid(request, read, store)
     if wrong:
         return _page(app_id, request, viewer, owner, options, given=form, wrong=wrong)
     return _done(app_id, "profile")
@@ -218,7 +205,7 @@ def _page(
 ) -> Response:
     offset = asked(request, TenantPaging).offset
     with contextmanager(read_session)(request) as session:
-        apps = apps_of(request.app.state.tenancy, session, owner)
+        apps = Apps(request.app.state.tenancy, session, owner)
         app = apps.describe(apps.get(app_id))
         row = profiles.app_of(session, owner.tenant_id, app_id)
         profile = profiles.describe(session, row, options)

@@ -9,12 +9,14 @@ from starlette.responses import Response
 
 from fairserve.platform.console.guard import AnyViewer, scoped
 from fairserve.platform.console.lists import asked, filters, part_of, place
+from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page
 from fairserve.platform.db.session import ReadSession
 from fairserve.platform.tenancy.audit.schemas import AuditOut, AuditQuery
 from fairserve.platform.tenancy.audit.service import changes_page
 
-router = APIRouter(prefix="/console/audit")
+PAGE = ConsolePage("audit", "Audit", 9)
+router = APIRouter(prefix=PAGE.path)
 
 
 @router.get("")

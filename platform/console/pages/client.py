@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.platform.console import forms
-from fairserve.platform.console.charts import Chart, series
-from fairserve.platform.console.contract_form import contract_of
+from fairserve.platform.console.charts import Chart, chart
 from fairserve.platform.console.formats import part
+from fairserve.platform.console.forms import contract_of
 from fairserve.platform.console.guard import (
     AdminViewer,
     AnyViewer,
@@ -31,7 +31,6 @@ from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
 from fairserve.platform.db.schemas import UserId
-from fairserve.platform.monitoring.client_views import ClientDetail
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.flooding import share_sign
 from fairserve.platform.monitoring.schemas import ClientOut
@@ -161,7 +160,7 @@ def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
     return held.model_copy(update={"weight": body.weight, "rpm": body.rpm})
 
 
-async def _read(request: Request, viewer: Viewer, client: ShownClient) -> ClientDetail | None:
+async def _read(request: Request, viewer: Viewer, client: ShownClient) -> ClientOut | None:
     clients: Clients = request.app.state.clients
     return clients.one(client.tenant, client.app, client.user, within=viewer.tenant_id)
 
@@ -182,7 +181,7 @@ def _shown(
     request: Request,
     viewer: Viewer,
     client: ShownClient,
-    found: ClientDetail | None,
+    found: ClientOut | None,
     given: Mapping[str, str],
     wrong: forms.Wrong,
 ) -> Response:
@@ -201,20 +200,20 @@ def _shown(
     )
 
 
-def _live(client: ShownClient, found: ClientDetail | None) -> dict[str, Any]:
+def _live(client: ShownClient, found: ClientOut | None) -> dict[str, Any]:
     return {
         "client": client,
         "own": path_of(client).removeprefix("/console/clients/"),
         "names": client.names,
-        "found": None if found is None else ClientOut.of(found),
+        "found": found,
         "sign": None if found is None else share_sign(found.client),
     }
 
 
-def _charts(found: ClientDetail | None) -> dict[str, Chart]:
+def _charts(found: ClientOut | None) -> dict[str, Chart]:
     if found is None:
         return {}
     return {
-        "service": {"time": found.at, "series": [series("service", found.service)]},
-        "refused": {"time": found.at, "series": [series("rejected calls", found.refused)]},
+        "service": chart(found.at, [("service", found.service)]),
+        "refused": chart(found.at, [("rejected calls", found.refused)]),
     }

@@ -10,8 +10,9 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from fairserve.platform.console.guard import AnyViewer, scoped
-from fairserve.platform.console.lists import ListPart, asked, filters, place
+from fairserve.platform.console.guard import AnyViewer
+from fairserve.platform.console.lists import ListPart, asked_in, filters, place
+from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
@@ -23,7 +24,8 @@ from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.flooding import Floods, find_floods, signs
 from fairserve.platform.monitoring.schemas import ClientQuery
 
-router = APIRouter(prefix="/console/clients")
+PAGE = ConsolePage("clients", "Clients", 4)
+router = APIRouter(prefix=PAGE.path)
 
 POLL_INTERVAL_S = 1.0
 POLLS_PER_REFRESH = 5
@@ -51,7 +53,7 @@ class _Found(NamedTuple):
 @router.get("")
 async def show(request: Request, viewer: AnyViewer) -> Response:
     """Show the live list."""
-    query = _query(request, viewer)
+    query = asked_in(request, viewer, ClientQuery)
     found = await _read(request, query)
     kept = filters(request)
     values = await asyncio.to_thread(_values, request, viewer, query, found)
@@ -68,7 +70,7 @@ async def show(request: Request, viewer: AnyViewer) -> Response:
 @router.get("/stream")
 async def follow(request: Request, viewer: AnyViewer) -> Response:
     """Send the list every few seconds."""
-    query = _query(request, viewer)
+    query = asked_in(request, viewer, ClientQuery)
 
     async def pieces() -> AsyncIterator[bytes]:
         while True:
@@ -79,11 +81,6 @@ async def follow(request: Request, viewer: AnyViewer) -> Response:
                 yield KEEP_ALIVE
 
     return stream(request, viewer, pieces)
-
-
-def _query(request: Request, viewer: Viewer) -> ClientQuery:
-    tenant = scoped(viewer, filters(request).get("tenant"), request)
-    return asked(request, ClientQuery, **({} if tenant is None else {"tenant": tenant}))
 
 
 async def _read(request: Request, query: ClientQuery) -> _Found:

@@ -11,11 +11,12 @@ from starlette.responses import RedirectResponse, Response
 
 from fairserve.platform.background.jobs.schemas import Jobs
 from fairserve.platform.background.jobs.service import jobs_out, run_soon
+from fairserve.platform.console.charts import hit_rates, of_workers
 from fairserve.platform.console.guard import AdminViewer, OwnForm
 from fairserve.platform.console.lists import filters
+from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
-from fairserve.platform.console.worker_charts import charts_of, hit_rates
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import MAX_PAGE, Paging
 from fairserve.platform.db.session import WriteSession
@@ -25,9 +26,9 @@ from fairserve.platform.fleet.parts import FleetParts
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 
-router = APIRouter(prefix="/console/cluster")
+PAGE = ConsolePage("cluster", "Cluster", 7, only_admin=True)
+router = APIRouter(prefix=PAGE.path)
 
-PLACE = "/console/cluster"
 POLL_INTERVAL_S = 2.0
 POLLS_PER_JOBS = 5
 """Number of polls between updates of the jobs."""
@@ -49,8 +50,8 @@ async def show(request: Request, viewer: AdminViewer) -> Response:
         viewer,
         "cluster",
         worker=text,
-        stream=f"{PLACE}/stream?{request.url.query}",
-        charts=charts_of(times, series, shown),
+        stream=f"{PAGE.path}/stream?{request.url.query}",
+        charts=of_workers(times, series, shown),
         charted=len(shown),
         jobs=jobs,
         **part,
@@ -80,7 +81,7 @@ async def follow(request: Request, viewer: AdminViewer) -> Response:
                     rates = hit_rates(series)
                 part = await _part_values(request, text, rates)
                 if charts:
-                    found = charts_of(times, series, _charted(part))
+                    found = of_workers(times, series, _charted(part))
                     new["charts"] = await asyncio.to_thread(render, "chart_data", charts=found)
                 new["cluster"] = await asyncio.to_thread(
                     render, "cluster_part", viewer=viewer, **part
@@ -109,7 +110,7 @@ def drain(
     fleet: FleetParts = request.app.state.fleet
     changes = changing.changes_of(fleet, session, viewer.principal)
     changing.drain_worker(fleet, session, changes, worker_id)
-    return RedirectResponse(f"{PLACE}?done=draining", status_code=303)
+    return RedirectResponse(f"{PAGE.path}?done=draining", status_code=303)
 
 
 @router.post("/workers/{worker_id}/undrain")
@@ -120,7 +121,7 @@ def undrain(
     fleet: FleetParts = request.app.state.fleet
     changes = changing.changes_of(fleet, session, viewer.principal)
     changing.undrain_worker(fleet, session, changes, worker_id)
-    return RedirectResponse(f"{PLACE}?done=undrained", status_code=303)
+    return RedirectResponse(f"{PAGE.path}?done=undrained", status_code=303)
 
 
 @router.post("/jobs/{job}/run")
@@ -129,7 +130,7 @@ def run(
 ) -> Response:
     """Run a background job soon."""
     run_soon(session, request.app.state.settings, request.app.state.jobs, viewer.principal, job)
-    return RedirectResponse(f"{PLACE}?done=job", status_code=303)
+    return RedirectResponse(f"{PAGE.path}?done=job", status_code=303)
 
 
 def _filter(request: Request) -> str:

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
-from sqlalchemy import select
 from starlette.responses import Response
 
 from fairserve.platform.console.formats import part
-from fairserve.platform.console.guard import AnyViewer, scoped
-from fairserve.platform.console.lists import ListPart, asked, filters, place
+from fairserve.platform.console.guard import AnyViewer
+from fairserve.platform.console.lists import ListPart, asked_in, filters, place
+from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
 from fairserve.platform.control.messages import RunView
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.db.engine import SessionFactory, read_only
-from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import LedgerInteraction
+from fairserve.platform.db.names import names_of
+from fairserve.platform.serving.in_database import read_in
 from fairserve.platform.serving.interactions.listing import RunFilter, list_runs
 from fairserve.platform.serving.interactions.repository import last_end
 from fairserve.platform.serving.interactions.schemas import (
@@ -35,7 +36,8 @@ from fairserve.platform.serving.interactions.schemas import (
     of_view,
 )
 
-router = APIRouter(prefix="/console/interactions")
+PAGE = ConsolePage("interactions", "Interactions", 5)
+router = APIRouter(prefix=PAGE.path)
 
 POLL_INTERVAL_S = 2.0
 MOST_SHARE = 0.02
@@ -84,7 +86,7 @@ class InteractionRows(NamedTuple):
 @router.get("")
 async def show(request: Request, viewer: AnyViewer) -> Response:
     """Show live and ended runs, latest first; the first page of the list is live."""
-    query = _query(request, viewer)
+    query = asked_in(request, viewer, AnyInteractionQuery)
     found = await _find(request, query)
     given = {name: text for name, text in filters(request).items() if name != "offset"}
     return await asyncio.to_thread(
@@ -104,7 +106,7 @@ async def show(request: Request, viewer: AnyViewer) -> Response:
 @router.get("/stream")
 async def follow(request: Request, viewer: AnyViewer) -> Response:
     """Send the rows of the list when one has changed."""
-    query = _query(request, viewer)
+    query = asked_in(request, viewer, AnyInteractionQuery)
 
     async def pieces() -> AsyncIterator[bytes]:
         factory = request.app.state.session_factory
@@ -129,12 +131,6 @@ async def follow(request: Request, viewer: AnyViewer) -> Response:
     return stream(request, viewer, pieces)
 
 
-def _query(request: Request, viewer: Viewer) -> AnyInteractionQuery:
-    tenant = scoped(viewer, filters(request).get("tenant"), request)
-    forced: dict[str, Any] = {} if tenant is None else {"tenant": tenant}
-    return asked(request, AnyInteractionQuery, **forced)
-
-
 async def _live(request: Request, query: AnyInteractionQuery) -> list[RunView]:
     """Return live runs, at most one more than shown."""
     state = request.app.state
@@ -157,7 +153,7 @@ async def _find(request: Request, query: AnyInteractionQuery) -> InteractionRows
         _, ended = await list_runs(state.control, state.session_factory, wanted, one_more)
     shown = live[:MOST_LIVE], ended[: query.limit]
     ids = {each.app for each in shown[0]} | {each.app_id for each in shown[1]}
-    names = await asyncio.to_thread(_names, state.session_factory, sorted(ids))
+    names = await read_in(state.session_factory, partial(names_of, apps=ids)) if ids else {}
     return InteractionRows(
         shown[0],
         len(live) > len(shown[0]),
@@ -181,11 +177,3 @@ def _row(tenant: str, app: str, run: InteractionOut, now: datetime) -> Interacti
     key = f"{kind}-{sha256(where.encode()).hexdigest()[:16]}"
     lasted_s = ((run.ended_at or now) - run.opened_at).total_seconds()
     return InteractionRow(key, where, tenant, app, run, max(0.0, lasted_s))
-
-
-def _names(sessions: SessionFactory, ids: Sequence[str]) -> dict[str, str]:
-    if not ids:
-        return {}
-    with sessions() as session:
-        found = read_only(session).execute(select(App.id, App.name).where(App.id.in_(ids)))
-        return {app_id: name for app_id, name in found}  # noqa: C416

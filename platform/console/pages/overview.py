@@ -10,28 +10,29 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Query, Request
-from sqlalchemy import select
 from starlette.responses import Response
 
 from fairserve.platform.background.jobs.schemas import JobOut
 from fairserve.platform.background.jobs.service import jobs_out
-from fairserve.platform.console import live_charts, overview_charts
+from fairserve.platform.console import charts, live_charts
 from fairserve.platform.console.alarms import Alarm, Health, alarms
 from fairserve.platform.console.charts import Chart
 from fairserve.platform.console.guard import AnyViewer
+from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
 from fairserve.platform.db.engine import read_only
-from fairserve.platform.db.identity import App
+from fairserve.platform.db.names import names_of
 from fairserve.platform.fleet.fleet_view import cluster_out
 from fairserve.platform.monitoring.activity import BUCKET_S
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot
 
-router = APIRouter(prefix="/console/overview")
+PAGE = ConsolePage("overview", "Overview", 1)
+router = APIRouter(prefix=PAGE.path)
 
 Minutes = Annotated[int, Query(ge=1, le=30)]
 CLIENTS_LOOKED_AT = 10
@@ -120,31 +121,18 @@ def _stored(
     request: Request, live: LiveSnapshot, with_jobs: bool
 ) -> tuple[dict[str, str], list[JobOut]]:
     """Return the names of the visible apps and the states of background jobs."""
-    ids = {each.app for each in live.clients}
     with request.app.state.session_factory() as session:
         read_only(session)
-        rows = session.execute(select(App.id, App.name).where(App.id.in_(ids)))
-        names = {app_id: name for app_id, name in rows}  # noqa: C416
+        names = names_of(session, apps={each.app for each in live.clients})
         return names, jobs_out(session, request.app.state.settings).items if with_jobs else []
 
 
 def _charts(live: LiveSnapshot, names: dict[str, str]) -> dict[str, Chart]:
-    charts = {
-        "service": overview_charts.service(live, names),
-        "refusals": live_charts.rejections_chart(live),
-        "calls": overview_charts.calls(live),
-        "waits": overview_charts.waits(live),
-        "jain": overview_charts.jain(live),
-        "runs": overview_charts.runs(live),
-    }
-    if live.cluster is None:
-        return {**charts, "ended": overview_charts.ended(live)}
-    return {
-        **charts,
-        "load": live_charts.load_chart(live),
-        "kv": overview_charts.kv(live),
-        "hits": overview_charts.hits(live),
-    }
+    found = charts.of_overview(live, names)
+    found["refusals"] = live_charts.rejections_chart(live)
+    if live.cluster is not None:
+        found["load"] = live_charts.load_chart(live)
+    return found
 
 
 def _now(live: LiveSnapshot) -> dict[str, Any]:

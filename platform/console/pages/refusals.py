@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from fairserve.platform.console.guard import AnyViewer, scoped
-from fairserve.platform.console.lists import asked, filters, part_of, place
+from fairserve.platform.console.guard import AnyViewer
+from fairserve.platform.console.lists import asked_in, filters, part_of, place
+from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page, render
-from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
 from fairserve.platform.db.engine import read_only
-from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import ThrottlingEvent
+from fairserve.platform.db.names import names_of
 from fairserve.platform.db.session import ReadSession
 from fairserve.platform.tuning import events
 from fairserve.platform.tuning.schemas import EventOut, EventQuery
 
-router = APIRouter(prefix="/console/refusals")
+PAGE = ConsolePage("refusals", "Rejections", 3)
+router = APIRouter(prefix=PAGE.path)
 
 POLL_INTERVAL_S = 2.0
 
@@ -32,7 +31,7 @@ POLL_INTERVAL_S = 2.0
 @router.get("")
 def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
     """Show rejections, newest first; the first page of the list is live."""
-    query = _query(request, viewer)
+    query = asked_in(request, viewer, EventQuery)
     found = events.page(session, query, tenant_id=query.tenant, app_id=query.app)
     given = {name: text for name, text in filters(request).items() if name != "offset"}
     return page(
@@ -52,7 +51,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
 @router.get("/stream")
 def follow(request: Request, viewer: AnyViewer) -> Response:
     """Send the rows of the list when new ones exist."""
-    query = _query(request, viewer)
+    query = asked_in(request, viewer, EventQuery)
     factory = request.app.state.session_factory
 
     def rows(shown: frozenset[str]) -> tuple[str, frozenset[str]] | None:
@@ -98,14 +97,6 @@ def explain(call_id: str, request: Request, viewer: AnyViewer, session: ReadSess
     return page(request, viewer, "refusal", refusal=refusal, names=names)
 
 
-def _query(request: Request, viewer: Viewer) -> EventQuery:
-    tenant = scoped(viewer, filters(request).get("tenant"), request)
-    forced: dict[str, Any] = {} if tenant is None else {"tenant": tenant}
-    return asked(request, EventQuery, **forced)
-
-
 def _names(session: Session, refusals: Sequence[EventOut]) -> dict[str, str]:
     """Return the names of the apps."""
-    ids = {each.app for each in refusals}
-    found = session.execute(select(App.id, App.name).where(App.id.in_(ids)))
-    return {app_id: name for app_id, name in found}  # noqa: C416
+    return names_of(session, apps={each.app for each in refusals})

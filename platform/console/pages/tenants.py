@@ -11,19 +11,18 @@ from starlette.responses import RedirectResponse, Response
 
 from fairserve.interactions.call import TENANT_LEVELS
 from fairserve.platform.console import forms
-from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part
+from fairserve.platform.console.forms import contract_of
 from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
 from fairserve.platform.console.lists import asked, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
-from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging, Page
+from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging
 from fairserve.platform.db.session import ReadSession, read_session
 from fairserve.platform.tenancy.apps.service import all_apps_page
-from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
-from fairserve.platform.tenancy.tenants.schemas import TenantOut, TenantPatch
-from fairserve.platform.tenancy.tenants.service import tenants_of
+from fairserve.platform.tenancy.tenants.schemas import TenantPatch
+from fairserve.platform.tenancy.tenants.service import Tenants
 
 router = APIRouter(prefix="/console/clients/tenants")
 
@@ -35,8 +34,7 @@ MOST_APPS = 20
 def list_all(request: Request, viewer: AdminViewer, session: ReadSession) -> Response:
     """List all tenants, or deleted ones."""
     query = asked(request, NamedPaging)
-    items, total = tenants_of(request.app.state.tenancy, session, acting_for(viewer)).page(query)
-    found = Page[TenantOut](items=items, total=total, limit=query.limit, offset=query.offset)
+    found = Tenants(request.app.state.tenancy, session, acting_for(viewer)).page(query)
     return page(
         request,
         viewer,
@@ -57,8 +55,11 @@ def show(tenant_id: str, request: Request, viewer: AdminViewer) -> Response:
 @router.post("/{tenant_id}")
 def change(tenant_id: str, request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
     """Set a tenant's weight, levels or quota; suspend or resume it."""
-    body = patch_of(form)
-    wrong = body if isinstance(body, dict) else _store(tenant_id, request, acting_for(viewer), body)
+
+    def store(session: Session, body: TenantPatch) -> None:
+        Tenants(request.app.state.tenancy, session, acting_for(viewer)).change(tenant_id, body)
+
+    wrong = forms.store_valid(request, patch_of(form), store)
     if wrong:
         return _page(tenant_id, request, viewer, given=form, wrong=wrong)
     return RedirectResponse(f"/console/clients/tenants/{part(tenant_id)}?done=tenant", 303)
@@ -78,15 +79,6 @@ def patch_of(form: Mapping[str, str]) -> TenantPatch | forms.Wrong:
     return forms.read(TenantPatch, values)
 
 
-def _store(
-    tenant_id: str, request: Request, principal: Principal, body: TenantPatch
-) -> forms.Wrong:
-    def store(session: Session) -> None:
-        tenants_of(request.app.state.tenancy, session, principal).change(tenant_id, body)
-
-    return forms.store(request, store)
-
-
 def _page(
     tenant_id: str,
     request: Request,
@@ -96,7 +88,7 @@ def _page(
     wrong: forms.Wrong | None = None,
 ) -> Response:
     with contextmanager(read_session)(request) as session:
-        tenants = tenants_of(request.app.state.tenancy, session, acting_for(viewer))
+        tenants = Tenants(request.app.state.tenancy, session, acting_for(viewer))
         tenant = tenants.describe(tenants.get(tenant_id))
         apps = all_apps_page(
             session,

@@ -16,6 +16,7 @@ from fairserve.platform.console.charts import Chart
 from fairserve.platform.console.guard import AdminViewer, Form, OwnForm, acting_for
 from fairserve.platform.console.lists import asked
 from fairserve.platform.console.live_charts import chart_events, load_chart, rejections_chart
+from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import stream
@@ -27,9 +28,9 @@ from fairserve.platform.tuning.preview.service import preview_of
 from fairserve.platform.tuning.schemas import ThrottlingPut
 from fairserve.platform.tuning.service import Current, change_and_apply, load_current
 
-router = APIRouter(prefix="/console/throttling")
+PAGE = ConsolePage("throttling", "Throttling", 2, only_admin=True)
+router = APIRouter(prefix=PAGE.path)
 
-HERE = "/console/throttling"
 SHOWN_BUCKETS = 120
 """Buckets of ten minutes."""
 
@@ -93,7 +94,7 @@ def apply(
             if same and body.expected_version == current.version:
                 return _page(request, viewer, session, live, shown=shown, same=True)
             _change(session, viewer, request, body)
-            return RedirectResponse(f"{HERE}?done=throttling", status_code=303)
+            return RedirectResponse(f"{PAGE.path}?done=throttling", status_code=303)
         except (ConflictError, InvalidRequestError) as error:
             problem = error
     return _page(request, viewer, session, live, shown=shown, problem=problem, form=form)
@@ -161,7 +162,7 @@ def revert(
         _change(session, viewer, request, body)
     except (ConflictError, InvalidRequestError) as error:
         return _page(request, viewer, session, live, problem=error, form=form)
-    return RedirectResponse(f"{HERE}?done=reverted", status_code=303)
+    return RedirectResponse(f"{PAGE.path}?done=reverted", status_code=303)
 
 
 def _change(session: Session, viewer: Viewer, request: Request, body: ThrottlingPut) -> None:

@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from fairserve.platform.console import charts
-from fairserve.platform.console.charts import Chart, series
+from fairserve.platform.console.charts import Chart, chart
 from fairserve.platform.console.guard import AnyViewer, not_there, scoped
 from fairserve.platform.console.lists import ListPart, asked, filters, place
+from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.base import utc_now
@@ -31,7 +32,8 @@ from fairserve.platform.reporting.usage.schemas import (
 )
 from fairserve.platform.tenancy.readers import knows_app
 
-router = APIRouter(prefix="/console/usage")
+PAGE = ConsolePage("usage", "Usage", 6)
+router = APIRouter(prefix=PAGE.path)
 
 DAYS = 30
 """Default number of days of a report."""
@@ -140,38 +142,26 @@ def _charts(days: Sequence[UsageRow], currency: str) -> dict[str, Chart]:
     time = [charts.at(row.day) for row in days if row.day is not None]
     computed = [row.input_tokens - row.cached_tokens for row in days]
     delays = [
-        series(f"{what} {name}", [getattr(getattr(row, field), name) for row in days])
+        (f"{what} {name}", [getattr(getattr(row, field), name) for row in days])
         for what, field in (("queue delay", "queue_delay_s"), ("first token", "ttft_s"))
         for name in ("p50", "p99")
     ]
+    tokens = [
+        ("prompt, computed", [max(0, count) for count in computed]),
+        ("prompt, cached", [row.cached_tokens for row in days]),
+        ("output", [row.output_tokens for row in days]),
+    ]
+    calls = [
+        ("completed", [row.completed for row in days]),
+        ("rejected", [row.refused for row in days]),
+        ("failed, cancelled, expired", [_unfinished(row) for row in days]),
+    ]
+    cost = [(currency, [float(row.cost) for row in days])]
     return {
-        "tokens": {
-            "time": time,
-            "series": [
-                series("prompt, computed", [max(0, count) for count in computed]),
-                series("prompt, cached", [row.cached_tokens for row in days]),
-                series("output", [row.output_tokens for row in days]),
-            ],
-            "stacked": True,
-            "bars": True,
-        },
-        "cost": {
-            "time": time,
-            "series": [series(currency, [float(row.cost) for row in days])],
-            "stacked": True,
-            "bars": True,
-        },
-        "calls": {
-            "time": time,
-            "series": [
-                series("completed", [row.completed for row in days]),
-                series("rejected", [row.refused for row in days]),
-                series("failed, cancelled, expired", [_unfinished(row) for row in days]),
-            ],
-            "stacked": True,
-            "bars": True,
-        },
-        "delays": {"time": time, "series": delays},
+        "tokens": chart(time, tokens, stacked=True, bars=True),
+        "cost": chart(time, cost, stacked=True, bars=True),
+        "calls": chart(time, calls, stacked=True, bars=True),
+        "delays": chart(time, delays),
     }
 
 

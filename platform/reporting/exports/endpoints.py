@@ -73,7 +73,7 @@ def create_export(
 @router.get("/v1/usage/exports")
 def list_exports(exports: Readable, query: Paged) -> ExportPage:
     """List the exports of an app, or of a tenant and its apps, newest first."""
-    return _page(exports, query, None)
+    return exports.page(None, query)
 
 
 @router.get("/v1/usage/exports/{export_id}")
@@ -107,7 +107,7 @@ def create_any_export(
 @router.get("/admin/usage/exports")
 def list_all_exports(exports: AllReadable, query: Paged) -> ExportPage:
     """List the exports of all tenants, or those of one tenant's usage, newest first."""
-    return _page(exports, query, query.tenant)
+    return exports.page(query.tenant, query)
 
 
 @router.get("/admin/usage/exports/{export_id}")
@@ -128,11 +128,6 @@ def download_any_export(export_id: str, request: Request, exports: AllReadable) 
 def delete_any_export(export_id: str, exports: AllWritable) -> None:
     """Delete an export with its file, or cancel it."""
     exports.delete(export_id)
-
-
-def _page(exports: Exports, query: TenantPaging, tenant_id: str | None) -> ExportPage:
-    items, total = exports.page(tenant_id, query.limit, query.offset)
-    return ExportPage(items=items, total=total, limit=query.limit, offset=query.offset)
 
 
 def _file(export_id: str, request: Request, exports: Exports) -> Response:

@@ -7,10 +7,11 @@ user's rows before the erasure.
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, delete, or_, select, update
 
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.exports import ReportExport
+from fairserve.platform.db.rows import changed
 from fairserve.platform.reporting.exports import repository
 
 
@@ -28,14 +29,9 @@ def forget_user(sessions: SessionFactory, tenant_id: str, user: str) -> int:
     ]
     with sessions.begin() as session:
         # Before the search for ready exports, so that none becomes ready in between.
-        repository.change(
-            session,
-            [*may_name, ReportExport.state == "running"],
-            state="queued",
-            lease_until=None,
-            progress=None,
-            size_bytes=0,
-        )
+        running = update(ReportExport).where(*may_name, ReportExport.state == "running")
+        queued = {"state": "queued", "lease_until": None, "progress": None, "size_bytes": 0}
+        changed(session, running.values(queued))
         has_file = ReportExport.state.in_(("ready", "expired"))
         going = or_(has_file, about)
         ids = session.scalars(select(ReportExport.id).where(*may_name, going)).all()
@@ -47,5 +43,5 @@ def forget_user(sessions: SessionFactory, tenant_id: str, user: str) -> int:
     deleted = 0
     for export_id in ids:
         with sessions.begin() as session:
-            deleted += repository.remove(session, [ReportExport.id == export_id])
+            deleted += changed(session, delete(ReportExport).where(ReportExport.id == export_id))
     return deleted

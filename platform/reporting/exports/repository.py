@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import ColumnElement, Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.shared_limit import allowed_of
@@ -63,23 +63,15 @@ def get(
     return session.scalars(statement).one_or_none()
 
 
-def page(
-    session: Session, viewer: ExportViewer, tenant_id: str | None, *, limit: int, offset: int
-) -> tuple[Sequence[ReportExport], int]:
-    """Return a page of the exports that the viewer may read, newest first, of one or all tenants; and
-    their number.
+def listed(viewer: ExportViewer, tenant_id: str | None) -> Select[ReportExport]:
+    """Return the statement of the exports that the viewer may read, newest first, of one or all
+    tenants.
     """
     where = viewer.sees()
     if tenant_id is not None:
         where.append(ReportExport.tenant_id == tenant_id)
     order = (ReportExport.created_at.desc(), ReportExport.id)
-    found = select(ReportExport).where(*where).order_by(*order).limit(limit).offset(offset)
-    return session.scalars(found).all(), count(session, where)
-
-
-def count(session: Session, where: Sequence[ColumnElement[bool]]) -> int:
-    """Return the number of exports."""
-    return session.scalar(select(func.count(ReportExport.id)).where(*where)) or 0
+    return select(ReportExport).where(*where).order_by(*order)
 
 
 def kept_bytes(session: Session, where: Sequence[ColumnElement[bool]] = ()) -> int:
@@ -91,23 +83,6 @@ def allowed_bytes(session: Session, own_bytes: int) -> int:
     """Return what the owner of ``own_bytes`` may have of the space for files, beside the others."""
     others_bytes = kept_bytes(session) - own_bytes
     return allowed_of(MAX_BYTES, MAX_BYTES_PER_TENANT, others_bytes)
-
-
-def remove(session: Session, where: Sequence[ColumnElement[bool]]) -> int:
-    """Delete exports with their files; return their number. The caller commits."""
-    result = session.execute(
-        delete(ReportExport).where(*where), execution_options={"synchronize_session": False}
-    )
-    return int(getattr(result, "rowcount", 0))
-
-
-def change(session: Session, where: Sequence[ColumnElement[bool]], **values: object) -> int:
-    """Change exports; return their number. The caller commits."""
-    result = session.execute(
-        update(ReportExport).where(*where).values(**values),
-        execution_options={"synchronize_session": False},
-    )
-    return int(getattr(result, "rowcount", 0))
 
 
 def parts(

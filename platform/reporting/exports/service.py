@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, GoneError, NotFoundError, RateLimitedError
@@ -17,9 +17,11 @@ from fairserve.platform.db import audit
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.identity import Tenant
+from fairserve.platform.db.rows import changed, count, read_page
+from fairserve.platform.db.schemas import Paging, view_of
 from fairserve.platform.reporting.exports import repository
 from fairserve.platform.reporting.exports.repository import ExportViewer
-from fairserve.platform.reporting.exports.schemas import ExportOut, ExportRequest
+from fairserve.platform.reporting.exports.schemas import ExportOut, ExportPage, ExportRequest
 from fairserve.platform.reporting.usage import reports
 from fairserve.platform.reporting.usage.formats import require_extras
 from fairserve.platform.tenancy.auth import Principal
@@ -80,12 +82,10 @@ class Exports:
         self._audit("export.create", export)
         return export
 
-    def page(self, tenant_id: str | None, limit: int, offset: int) -> tuple[list[ExportOut], int]:
-        """Return a page of the exports, newest first, and their number."""
-        found, total = repository.page(
-            self._session, self._viewer, tenant_id, limit=limit, offset=offset
-        )
-        return [describe(export) for export in found], total
+    def page(self, tenant_id: str | None, paging: Paging) -> ExportPage:
+        """Return a page of the exports, newest first."""
+        rows, total = read_page(self._session, repository.listed(self._viewer, tenant_id), paging)
+        return ExportPage.of([describe(export) for export in rows], total, paging)
 
     def get(self, export_id: str, *, lock: bool = False) -> ReportExport:
         """Return one export. Raises NotFoundError, also for another owner's export."""
@@ -112,7 +112,7 @@ class Exports:
     def delete(self, export_id: str) -> None:
         """Delete an export with its file; cancel a queued or running one."""
         export = self.get(export_id, lock=True)
-        repository.remove(self._session, [ReportExport.id == export.id])
+        changed(self._session, delete(ReportExport).where(ReportExport.id == export.id))
         self._audit("export.delete", export)
 
     def _check_capacity(self) -> None:
@@ -122,13 +122,14 @@ class Exports:
             if self._session.scalar(locked.with_for_update(key_share=True)) is None:
                 raise NotFoundError("there is no such tenant", param="tenant")
         own = viewer.shares_bounds()
-        waiting = ReportExport.state.in_(repository.UNFINISHED)
-        if repository.count(self._session, [*own, waiting]) >= MAX_UNFINISHED:
+        listed = select(ReportExport).where(*own)
+        waiting = listed.where(ReportExport.state.in_(repository.UNFINISHED))
+        if count(self._session, waiting) >= MAX_UNFINISHED:
             raise _too_many(
                 f"{MAX_UNFINISHED} exports are queued or running, which is the limit;"
                 " wait for one of them, or delete one"
             )
-        if repository.count(self._session, own) >= MAX_LISTED:
+        if count(self._session, listed) >= MAX_LISTED:
             raise _too_many(f"the limit of {MAX_LISTED} exports is reached; delete some")
         kept = repository.kept_bytes(self._session, own)
         allowed = repository.allowed_bytes(self._session, kept)
@@ -163,23 +164,14 @@ def describe(export: ReportExport, now: datetime | None = None) -> ExportOut:
     over = repository.is_over(export, utc_now() if now is None else now)
     state = "expired" if over else export.state
     finished = state in ("ready", "expired")
-    return ExportOut(
-        id=export.id,
-        kind=export.kind,
-        format=export.format,
-        asked_by=export.asked_by,
-        tenant=export.tenant_id,
-        app=export.app_id,
-        user=export.user_id,
-        query=export.query,
+    return view_of(
+        ExportOut,
+        export,
+        object="usage.export",
         state=state,
-        progress=export.progress,
         size_bytes=export.size_bytes if state == "ready" else None,
         sha256=export.sha256 if finished else None,
         error=export.error or None,
-        created_at=export.created_at,
-        finished_at=export.finished_at,
-        expires_at=export.expires_at,
     )
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from sqlalchemy import or_, select
+from sqlalchemy import or_, select, update
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from fairserve.platform.base.errors import FairServeError
@@ -19,6 +19,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
 from fairserve.platform.db.leases import RowLeaseLostError
+from fairserve.platform.db.rows import changed, delete_some
 from fairserve.platform.reporting.exports import claims, repository
 from fairserve.platform.reporting.exports.claims import Now
 from fairserve.platform.reporting.exports.content import ContentReader, content
@@ -120,25 +121,27 @@ def expire_exports(sessions: SessionFactory, *, now: Now = utc_now) -> int:
     """
     at = now()
     with sessions.begin() as session:
-        over = [ReportExport.state == "ready", ReportExport.expires_at <= at]
-        handled = repository.change(session, over, state="expired", size_bytes=0)
-        old = [claims.EXPORTS.waiting(at), ReportExport.created_at < at - WAIT]
-        handled += repository.change(
-            session,
-            old,
-            state="failed",
-            error=f"not started within {WAIT.days} days; check that background jobs are running",
-            lease_until=None,
-            size_bytes=0,
-            finished_at=at,
-            expires_at=at,
+        over = update(ReportExport).where(
+            ReportExport.state == "ready", ReportExport.expires_at <= at
         )
+        handled = changed(session, over.values(state="expired", size_bytes=0))
+        old = update(ReportExport).where(
+            claims.EXPORTS.waiting(at), ReportExport.created_at < at - WAIT
+        )
+        failed = {
+            "state": "failed",
+            "error": f"not started within {WAIT.days} days; check that background jobs are running",
+            "lease_until": None,
+            "size_bytes": 0,
+            "finished_at": at,
+            "expires_at": at,
+        }
+        handled += changed(session, old.values(failed))
     for export_id, before_attempt in _with_old_parts(sessions):
         repository.drop_parts(sessions, export_id, before_attempt)
     with sessions.begin() as session:
         forgotten = ReportExport.expires_at <= at - FORGOTTEN_AFTER
-        ids = session.scalars(select(ReportExport.id).where(forgotten).limit(_BATCH)).all()
-        handled += repository.remove(session, [ReportExport.id.in_(ids)])
+        handled += delete_some(session, ReportExport, forgotten, _BATCH)
     return handled
 
 

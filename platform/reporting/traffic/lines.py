@@ -13,7 +13,6 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +25,9 @@ KNOWN_KEYS = 131_072
 Keys = npt.NDArray[np.uint64]
 
 
-class EndedCall(NamedTuple):
-    """A call at its end. Times are UTC epoch seconds of one steady clock."""
+@dataclass(slots=True, eq=False)
+class CallOfLine:
+    """The facts of a call in a line. Times are UTC epoch seconds of one steady clock."""
 
     run: str
     opened_at: float
@@ -47,34 +47,38 @@ class EndedCall(NamedTuple):
     output_tokens: int
     """Output tokens of all samples."""
     samples: int
+
+
+@dataclass(slots=True, eq=False)
+class EndedCall(CallOfLine):
+    """A call at its end."""
+
     keys: Sequence[int]
 
 
 @dataclass(slots=True, eq=False)
-class RecordedCall:
+class RecordedCall(CallOfLine):
     """A decoded line. Names are pseudonyms."""
 
-    run: str
-    opened_at: float
-    call: str
-    deps: tuple[str, ...]
-    """Parents of the call."""
-    stage: int
-    tenant: str
-    app: str
-    user: str
-    agent: str | None
-    begin_at: float
-    end_at: float
-    prompt_tokens: int
-    system_tokens: int
-    output_tokens: int
-    samples: int
     like: RecordedCall | None
     """Call with the longest common prefix."""
     like_blocks: int
     own_keys: Keys
     """Keys of the blocks after the common prefix."""
+
+
+_PLAIN = {
+    "stage": "stage",
+    "tenant": "tenant",
+    "app": "app",
+    "begin": "begin_at",
+    "end": "end_at",
+    "in": "prompt_tokens",
+    "sys": "system_tokens",
+    "out": "output_tokens",
+    "n": "samples",
+}
+"""Fields of a call that a line has as they are, by their names in the line."""
 
 
 def header(block_tokens: int) -> bytes:
@@ -118,17 +122,9 @@ class LineEncoder:
                 "opened": call.opened_at,
                 "call": name("call", run, call.call),
                 "deps": [name("call", run, dep) for dep in call.deps],
-                "stage": call.stage,
-                "tenant": call.tenant,
-                "app": call.app,
                 "user": name("user", call.tenant, call.user),
                 "agent": None if call.agent is None else name("agent", call.app, call.agent),
-                "begin": call.begin_at,
-                "end": call.end_at,
-                "in": call.prompt_tokens,
-                "sys": call.system_tokens,
-                "out": call.output_tokens,
-                "n": call.samples,
+                **{short: getattr(call, field) for short, field in _PLAIN.items()},
                 "like": like,
                 "keys": base64.b64encode(own).decode(),
             }
@@ -179,17 +175,9 @@ def _decoded(line: bytes, before: Sequence[RecordedCall | None]) -> RecordedCall
         opened_at=value["opened"],
         call=value["call"],
         deps=tuple(value["deps"]),
-        stage=value["stage"],
-        tenant=value["tenant"],
-        app=value["app"],
         user=value["user"],
         agent=value["agent"],
-        begin_at=value["begin"],
-        end_at=value["end"],
-        prompt_tokens=value["in"],
-        system_tokens=value["sys"],
-        output_tokens=value["out"],
-        samples=value["n"],
+        **{field: value[short] for short, field in _PLAIN.items()},
         like=like,
         like_blocks=like_blocks,
         own_keys=np.frombuffer(base64.b64decode(value["keys"]), dtype="<u8"),

@@ -7,10 +7,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, and_, case, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction
+from fairserve.platform.db.rows import count as count_rows
+from fairserve.platform.db.rows import read_page
+from fairserve.platform.db.schemas import view_of
 from fairserve.platform.db.sums import sum_of
 from fairserve.platform.reporting.usage.levels import TOKENS
 from fairserve.platform.reporting.usage.schemas import (
@@ -20,6 +23,12 @@ from fairserve.platform.reporting.usage.schemas import (
 )
 from fairserve.platform.reporting.usage.zones import day_bounds, zone_named
 
+_UNUSED: dict[str, Any] = {
+    **dict.fromkeys(TOKENS, 0),
+    "service": 0.0,
+    "cost": Decimal(0),
+}
+"""Usage of a run without a charged call."""
 _NEWEST = (
     LedgerInteraction.opened_at.desc(),
     LedgerInteraction.id,
@@ -35,27 +44,16 @@ def page(
 
     The days of the query are those of the opening.
     """
-    where = _where(query, tenant_id, app_id)
-    runs = session.scalars(
-        select(LedgerInteraction)
-        .where(*where)
-        .order_by(*_NEWEST)
-        .limit(query.limit)
-        .offset(query.offset)
-    ).all()
-    return InteractionPage(
-        items=_items(session, runs),
-        total=_count(session, where),
-        limit=query.limit,
-        offset=query.offset,
-    )
+    newest = select(LedgerInteraction).where(*_where(query, tenant_id, app_id)).order_by(*_NEWEST)
+    runs, total = read_page(session, newest, query)
+    return InteractionPage.of(_items(session, runs), total, query)
 
 
 def count(
     session: Session, query: InteractionUsageQuery, *, tenant_id: str | None, app_id: str | None
 ) -> int:
     """Return the number of ended interactions."""
-    return _count(session, _where(query, tenant_id, app_id))
+    return count_rows(session, select(LedgerInteraction).where(*_where(query, tenant_id, app_id)))
 
 
 def after(
@@ -108,25 +106,15 @@ def _where(
     return where
 
 
-def _count(session: Session, where: Sequence[ColumnElement[bool]]) -> int:
-    return session.scalar(select(func.count()).select_from(LedgerInteraction).where(*where)) or 0
-
-
 def _items(session: Session, runs: Sequence[LedgerInteraction]) -> list[InteractionUsage]:
     used = _used(session, runs)
     return [
-        InteractionUsage(
-            tenant=run.tenant_id,
-            app=run.app_id,
+        view_of(
+            InteractionUsage,
+            run,
             interaction=run.id,
-            user=run.user_id,
-            state=run.state,
-            opened_at=run.opened_at,
-            ended_at=run.ended_at,
-            calls=run.calls,
-            wasted_tokens=run.wasted_tokens,
             waste_cause=run.waste_cause or None,
-            **used.get((run.tenant_id, run.app_id, run.id), {}),
+            **used.get((run.tenant_id, run.app_id, run.id), _UNUSED),
         )
         for run in runs
     ]

@@ -13,11 +13,11 @@ from typing import Any, Literal
 from sqlalchemy import Table
 
 from fairserve.platform.db.base import Base
+from fairserve.platform.db.rows import table_of
 from fairserve.platform.db.sums import bounded
-from fairserve.platform.db.usage import UsageCalls, UsageRejections, UsageRuns
+from fairserve.platform.db.usage import QUARTER_S, UsageCalls, UsageRejections, UsageRuns
 from fairserve.platform.reporting.usage.digests import merged
 
-QUARTER_S = 900
 DAY_S = 86_400
 
 Span = Literal["quarter", "day"]
@@ -46,9 +46,7 @@ class RollupTable:
     @property
     def table(self) -> Table:
         """Return the table."""
-        table = self.model.__table__
-        assert isinstance(table, Table)
-        return table
+        return table_of(self.model)
 
 
 TOKENS = ("input_tokens", "system_tokens", "cached_tokens", "extend_tokens", "output_tokens")

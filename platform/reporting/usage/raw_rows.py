@@ -28,8 +28,9 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
 from fairserve.platform.db.sums import bounded, sum_of
+from fairserve.platform.db.usage import QUARTER_S
 from fairserve.platform.reporting.usage.digests import digest_of
-from fairserve.platform.reporting.usage.levels import QUARTER_S, STATES, TOKENS, WASTE_CAUSES, Row
+from fairserve.platform.reporting.usage.levels import STATES, TOKENS, WASTE_CAUSES, Row
 from fairserve.scheduling.events import CallOutcome
 
 

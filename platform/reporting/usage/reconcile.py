@@ -17,19 +17,18 @@ from sqlalchemy.orm import Session
 
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
-from fairserve.platform.db.usage import UsageDirty, UsageState
+from fairserve.platform.db.usage import QUARTER_S, UsageDirty, UsageState
+from fairserve.platform.db.usage_marks import mark
 from fairserve.platform.reporting.usage.digests import weight
 from fairserve.platform.reporting.usage.levels import (
     DAY_S,
     DETAILS,
     LEVELS,
-    QUARTER_S,
     SPANS,
     RollupTable,
     Row,
     fold,
 )
-from fairserve.platform.reporting.usage.marks import mark
 from fairserve.platform.reporting.usage.raw_rows import Window
 from fairserve.platform.reporting.usage.rollups import RAW, roll_up
 

@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.usage import UsageState
+from fairserve.platform.db.usage_marks import mark
 from fairserve.platform.reporting.usage.levels import (
     DAY_S,
     SPANS,
@@ -16,7 +17,6 @@ from fairserve.platform.reporting.usage.levels import (
     fold,
     level,
 )
-from fairserve.platform.reporting.usage.marks import mark
 
 
 def rename_user(sessions: SessionFactory, tenant_id: str, user_id: str, new_id: str) -> None:

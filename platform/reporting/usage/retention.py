@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session
 
+from fairserve.platform.db.erasures import Erasure
+from fairserve.platform.db.identity import ApiKey
+from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
+from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.db.rows import changed, delete_some
 from fairserve.platform.db.usage import UsageDirty, UsageState
 from fairserve.platform.reporting.usage.levels import DAY_S, LEVELS, TABLES
 
@@ -30,6 +35,24 @@ def raw_rows_from(session: Session, wanted: datetime) -> datetime:
     return datetime.fromtimestamp(state.raw_from_s, UTC)
 
 
+def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -> int:
+    """Delete rows older than ``time``: calls, rejections, interactions, audit, erasures, ended keys.
+
+    Deletes at most ``max_rows`` of each, to keep the transaction short, and returns the number. Call it
+    again in a new transaction until that is 0.
+    """
+    ended_keys = or_(ApiKey.revoked_at < time, ApiKey.expires_at < time)
+    old = (
+        (LedgerCall, LedgerCall.accepted_at < time),
+        (ThrottlingEvent, ThrottlingEvent.at < time),
+        (LedgerInteraction, LedgerInteraction.ended_at < time),
+        (AuditEntry, AuditEntry.at < time),
+        (Erasure, Erasure.erased_at < time),
+        (ApiKey, (ApiKey.scope != "admin") & ended_keys),
+    )
+    return sum(delete_some(session, model, where, max_rows) for model, where in old)
+
+
 def delete_rollups_before(session: Session, time: datetime) -> int:
     """Delete the oldest day of each level if it ended before ``time``; return the number of rows.
 
@@ -44,6 +67,5 @@ def delete_rollups_before(session: Session, time: datetime) -> int:
             if oldest_s is None or oldest_s >= before_s:
                 continue
             until_s = oldest_s // DAY_S * DAY_S + DAY_S
-            result = session.execute(delete(table).where(of_level, table.c.start_s < until_s))
-            deleted += int(getattr(result, "rowcount", 0))
+            deleted += changed(session, delete(table).where(of_level, table.c.start_s < until_s))
     return deleted

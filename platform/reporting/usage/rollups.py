@@ -23,18 +23,19 @@ from sqlalchemy.orm import Session
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.db.causes import may_be_values
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.db.usage import UsageDirty, UsageState
+from fairserve.platform.db.usage import QUARTER_S, UsageDirty, UsageState
 from fairserve.platform.reporting.usage import raw_rows
 from fairserve.platform.reporting.usage.levels import (
     CALLS,
     DAY_S,
-    LEVELS,
-    QUARTER_S,
     REFUSALS,
     RUNS,
+    Detail,
     RollupTable,
     Row,
+    Span,
     fold,
+    level,
 )
 from fairserve.platform.reporting.usage.raw_rows import Window
 
@@ -173,44 +174,50 @@ def _rewrite(session: Session, table: RollupTable, window: Window, rows: list[Ro
     in_quarters = and_(of_tenant, column.start_s >= window.begin_s, column.start_s < window.end_s)
     changed = and_(in_quarters, of_apps)
     keys = [column[name] for name in table.keys]
-    at = {name: column.level == name for name in LEVELS}
+    finest = column.level == "quarter_user"
 
-    found = session.execute(select(*keys).where(at["quarter_user"], changed))
-    before: set[tuple[str, ...]] = {tuple(row) for row in found}
-    _delete(session, table, at["quarter_user"], changed)
+    before: set[tuple[str, ...]] = {
+        tuple(row) for row in session.execute(select(*keys).where(finest, changed))
+    }
+    session.execute(delete(table.table).where(finest, changed))
     _insert(session, table, rows)
-    _delete(session, table, at["quarter_app"], changed)
-    _insert(session, table, fold(table, rows, "quarter", "app"))
+    _replace(session, table, rows, ("quarter", "app"), changed)
+    per_app = _read(session, table, ("quarter", "app"), in_quarters)
+    _replace(session, table, per_app, ("quarter", "tenant"), in_quarters)
 
-    per_app = _read(session, table, at["quarter_app"], in_quarters)
-    _delete(session, table, at["quarter_tenant"], in_quarters)
-    _insert(session, table, fold(table, per_app, "quarter", "tenant"))
-
-    touched = tuple_(*keys).in_(select(*keys).where(at["quarter_user"], changed))
+    touched = tuple_(*keys).in_(select(*keys).where(finest, changed))
     gone = sorted(before - {tuple(row[name] for name in table.keys) for row in rows})
     parts = [gone[begin : begin + _KEYS] for begin in range(0, len(gone), _KEYS)]
     for users in (touched, *(tuple_(*keys).in_(part) for part in parts)):
-        per_quarter = _read(session, table, at["quarter_user"], in_day, users)
-        _delete(session, table, at["day_user"], in_day, users)
-        _insert(session, table, fold(table, per_quarter, "day", "user"))
+        per_quarter = _read(session, table, ("quarter", "user"), in_day, users)
+        _replace(session, table, per_quarter, ("day", "user"), in_day, users)
 
-    per_app = _read(session, table, at["quarter_app"], in_day, of_apps)
-    _delete(session, table, at["day_app"], in_day, of_apps)
-    _insert(session, table, fold(table, per_app, "day", "app"))
-    per_app = _read(session, table, at["day_app"], in_day)
-    _delete(session, table, at["day_tenant"], in_day)
-    _insert(session, table, fold(table, per_app, "day", "tenant"))
+    per_app = _read(session, table, ("quarter", "app"), in_day, of_apps)
+    _replace(session, table, per_app, ("day", "app"), in_day, of_apps)
+    per_app = _read(session, table, ("day", "app"), in_day)
+    _replace(session, table, per_app, ("day", "tenant"), in_day)
 
 
-def _read(session: Session, table: RollupTable, *where: ColumnElement[bool]) -> list[Row]:
+def _replace(
+    session: Session,
+    table: RollupTable,
+    finer: list[Row],
+    to: tuple[Span, Detail],
+    *where: ColumnElement[bool],
+) -> None:
+    """Replace rows of a level by the fold of rows of a finer one."""
+    session.execute(delete(table.table).where(table.table.c.level == level(*to), *where))
+    _insert(session, table, fold(table, finer, *to))
+
+
+def _read(
+    session: Session, table: RollupTable, of: tuple[Span, Detail], *where: ColumnElement[bool]
+) -> list[Row]:
     column = table.table.c
     order = [column.start_s, *(column[name] for name in table.keys)]
-    found = session.execute(select(table.table).where(*where).order_by(*order))
+    of_level = column.level == level(*of)
+    found = session.execute(select(table.table).where(of_level, *where).order_by(*order))
     return [dict(row) for row in found.mappings()]
-
-
-def _delete(session: Session, table: RollupTable, *where: ColumnElement[bool]) -> None:
-    session.execute(delete(table.table).where(*where))
 
 
 def _insert(session: Session, table: RollupTable, rows: list[Row]) -> None:

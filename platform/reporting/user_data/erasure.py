@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Table, bindparam, delete, select, update
+from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db import audit
@@ -23,10 +23,11 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction, ThrottlingEvent
 from fairserve.platform.db.many_keys import in_keys, key_parameter
 from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.db.rows import table_of
 from fairserve.platform.db.upsert import upsert
+from fairserve.platform.db.usage_marks import mark_rows
 from fairserve.platform.db.webhooks import WebhookEvent
 from fairserve.platform.reporting.exports.erasure import forget_user
-from fairserve.platform.reporting.usage.marks import mark_rows
 from fairserve.platform.reporting.usage.renaming import rename_user
 from fairserve.platform.reporting.user_data.pseudonyms import Replacement, new_erasure
 from fairserve.platform.reporting.user_data.repository import (
@@ -183,7 +184,7 @@ class Rewriting:
 
 def _update(session: Session, model: type[Base], changes: Sequence[Mapping[str, Any]]) -> None:
     """Update rows by their single-column key; skip rows that no longer exist."""
-    table = _table(model)
+    table = table_of(model)
     (key,) = table.primary_key
     names = [name for name in changes[0] if name != key.name]
     statement = (
@@ -201,16 +202,10 @@ def _update(session: Session, model: type[Base], changes: Sequence[Mapping[str, 
 
 
 def _delete(session: Session, page: Sequence[Any]) -> None:
-    table = _table(type(page[0]))
+    table = table_of(type(page[0]))
     key = list(table.primary_key)
     keys = key_parameter([getattr(row, column.key) for column in key] for row in page)
     session.execute(delete(table).where(in_keys(key, session.get_bind().dialect.name)), keys)
-
-
-def _table(model: type[Base]) -> Table:
-    table = model.__table__
-    assert isinstance(table, Table)
-    return table
 
 
 def _plain(row: Base) -> dict[str, Any]:

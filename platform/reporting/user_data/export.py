@@ -6,24 +6,31 @@ valid JSON and cannot be mistaken for the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from fairserve.platform.db.base import Base, utc_now
 from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.programs import ProgramStep
+from fairserve.platform.db.responses import ConversationItem
 from fairserve.platform.reporting.user_data.repository import (
     CONVERSATIONS,
     KINDS,
     PAGE_ROWS,
     PROGRAMS,
     RESPONSES,
-    conversation_items,
+    RecordKind,
     pages,
-    steps,
+    parts,
 )
 
+_PARTS: Mapping[RecordKind, tuple[Any, ...]] = {
+    PROGRAMS: ("steps", ProgramStep, "program_id", "kind", "name"),
+    CONVERSATIONS: ("items", ConversationItem, "conversation_id", "position"),
+}
+"""Parts of a row in the document: name, table, column of the row's id, and order."""
 PROGRAM_ROWS = 10
 """Programs or responses per page: they have texts."""
 
@@ -39,21 +46,15 @@ def export(sessions: SessionFactory, tenant_id: str, user: str) -> Iterator[byte
     yield orjson.dumps(head)[:-1]
     for kind in KINDS:
         yield b',"%s":[' % kind.name.encode()
-        if kind is PROGRAMS:
-            found = pages(sessions, kind, tenant_id, user, rows=PROGRAM_ROWS)
+        rows = PROGRAM_ROWS if kind in (PROGRAMS, RESPONSES) else PAGE_ROWS
+        found = pages(sessions, kind, tenant_id, user, rows=rows)
+        if kind in _PARTS:
+            name, *of = _PARTS[kind]
+            each = (row for page in found for row in page)
             yield from _joined(
-                _with_parts(row, "steps", steps(sessions, row)) for page in found for row in page
-            )
-        elif kind is CONVERSATIONS:
-            found = pages(sessions, kind, tenant_id, user)
-            yield from _joined(
-                _with_parts(row, "items", conversation_items(sessions, row))
-                for page in found
-                for row in page
+                _with_parts(row, name, parts(sessions, of[0], row, *of[1:])) for row in each
             )
         else:
-            rows = PROGRAM_ROWS if kind is RESPONSES else PAGE_ROWS
-            found = pages(sessions, kind, tenant_id, user, rows=rows)
             yield from _joined(_written(page) for page in found)
         yield b"]"
     yield b"}\n"

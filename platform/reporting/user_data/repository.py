@@ -6,15 +6,13 @@ nor a long erasure holds locks. The kinds cover all tables that name users: add 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, select, tuple_
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy import ColumnElement, and_, select, true, tuple_
 
-from fairserve.platform.db.base import Base
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.exports import ReportExport
@@ -26,8 +24,8 @@ from fairserve.platform.db.ledger import (
     ThrottlingEvent,
 )
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.platform.db.programs import ProgramRow, ProgramStep
-from fairserve.platform.db.responses import ConversationItem, StoredConversation, StoredResponse
+from fairserve.platform.db.programs import ProgramRow
+from fairserve.platform.db.responses import StoredConversation, StoredResponse
 from fairserve.platform.db.webhooks import WebhookEvent
 
 PAGE_ROWS = 1_000
@@ -35,103 +33,40 @@ PAGE_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RecordKind:
-    """Rows about a user in one table. ``order`` is unique within a tenant; ``time`` is their time."""
+    """Rows about a user in one table."""
 
     name: str
-    model: type[Base]
-    about: Callable[[str, str], ColumnElement[bool]]
-    order: tuple[InstrumentedAttribute[Any], ...]
-    time: InstrumentedAttribute[Any] | None = None
+    model: Any
+    order: tuple[str, ...]
+    """Columns that are unique within a tenant."""
+    time: str | None = None
+    """Column of the rows' time."""
+    user: str = "user_id"
+    more: ColumnElement[bool] = field(default_factory=true)
+    """Further condition for the rows that name a user in the column ``user``."""
+
+    def about(self, tenant_id: str, user: str) -> ColumnElement[bool]:
+        """Return the condition for the rows about a user."""
+        model = self.model
+        return and_(model.tenant_id == tenant_id, getattr(model, self.user) == user, self.more)
 
 
-def _about_user(model: Any) -> Callable[[str, str], ColumnElement[bool]]:
-    return lambda tenant_id, user: and_(model.tenant_id == tenant_id, model.user_id == user)
-
-
-def _audited(tenant_id: str, user: str) -> ColumnElement[bool]:
-    return and_(
-        AuditEntry.tenant_id == tenant_id,
-        AuditEntry.target == user,
-        AuditEntry.action.like("user.%"),
-    )
-
-
-SETTINGS = RecordKind(
-    "settings",
-    EndUser,
-    lambda tenant_id, user: and_(EndUser.tenant_id == tenant_id, EndUser.external_id == user),
-    (EndUser.external_id,),
+_AT_OPENING, _AT_CREATION = "opened_at", "created_at"
+_OF_APP = ("app_id", "id")
+SETTINGS = RecordKind("settings", EndUser, ("external_id",), user="external_id")
+CONTRACTS = RecordKind("contracts", Contract, ("scope", "app_id"), more=Contract.scope == "user")
+INTERACTIONS = RecordKind("interactions", LedgerInteraction, _OF_APP, _AT_OPENING)
+OPEN_INTERACTIONS = RecordKind("open_interactions", OpenInteraction, _OF_APP, _AT_OPENING)
+CALLS = RecordKind("calls", LedgerCall, ("accepted_at", "call_id"), "accepted_at")
+REFUSALS = RecordKind("refusals", ThrottlingEvent, ("at", "call_id"), "at")
+PROGRAMS = RecordKind("programs", ProgramRow, _OF_APP, _AT_CREATION)
+RESPONSES = RecordKind("responses", StoredResponse, _OF_APP, _AT_CREATION)
+CONVERSATIONS = RecordKind("conversations", StoredConversation, _OF_APP, _AT_CREATION)
+WEBHOOK_EVENTS = RecordKind("webhook_events", WebhookEvent, ("id",), "origin_at")
+EXPORTS = RecordKind("exports", ReportExport, ("created_at", "id"), _AT_CREATION)
+AUDIT = RecordKind(
+    "audit", AuditEntry, ("at", "id"), user="target", more=AuditEntry.action.like("user.%")
 )
-CONTRACTS = RecordKind(
-    "contracts",
-    Contract,
-    lambda tenant_id, user: and_(_about_user(Contract)(tenant_id, user), Contract.scope == "user"),
-    (Contract.scope, Contract.app_id),
-)
-INTERACTIONS = RecordKind(
-    "interactions",
-    LedgerInteraction,
-    _about_user(LedgerInteraction),
-    (LedgerInteraction.app_id, LedgerInteraction.id),
-    LedgerInteraction.opened_at,
-)
-OPEN_INTERACTIONS = RecordKind(
-    "open_interactions",
-    OpenInteraction,
-    _about_user(OpenInteraction),
-    (OpenInteraction.app_id, OpenInteraction.id),
-    OpenInteraction.opened_at,
-)
-CALLS = RecordKind(
-    "calls",
-    LedgerCall,
-    _about_user(LedgerCall),
-    (LedgerCall.accepted_at, LedgerCall.call_id),
-    LedgerCall.accepted_at,
-)
-REFUSALS = RecordKind(
-    "refusals",
-    ThrottlingEvent,
-    _about_user(ThrottlingEvent),
-    (ThrottlingEvent.at, ThrottlingEvent.call_id),
-    ThrottlingEvent.at,
-)
-PROGRAMS = RecordKind(
-    "programs",
-    ProgramRow,
-    _about_user(ProgramRow),
-    (ProgramRow.app_id, ProgramRow.id),
-    ProgramRow.created_at,
-)
-RESPONSES = RecordKind(
-    "responses",
-    StoredResponse,
-    _about_user(StoredResponse),
-    (StoredResponse.app_id, StoredResponse.id),
-    StoredResponse.created_at,
-)
-CONVERSATIONS = RecordKind(
-    "conversations",
-    StoredConversation,
-    _about_user(StoredConversation),
-    (StoredConversation.app_id, StoredConversation.id),
-    StoredConversation.created_at,
-)
-WEBHOOK_EVENTS = RecordKind(
-    "webhook_events",
-    WebhookEvent,
-    _about_user(WebhookEvent),
-    (WebhookEvent.id,),
-    WebhookEvent.origin_at,
-)
-EXPORTS = RecordKind(
-    "exports",
-    ReportExport,
-    _about_user(ReportExport),
-    (ReportExport.created_at, ReportExport.id),
-    ReportExport.created_at,
-)
-AUDIT = RecordKind("audit", AuditEntry, _audited, (AuditEntry.at, AuditEntry.id))
 
 KINDS = (
     SETTINGS,
@@ -161,50 +96,38 @@ def pages(
     """Yield pages of rows about a user in order, up to the time ``until``."""
     conditions = [kind.about(tenant_id, user)]
     if until is not None and kind.time is not None:
-        conditions.append(kind.time <= until)
+        conditions.append(getattr(kind.model, kind.time) <= until)
     return _pages(sessions, kind.model, conditions, kind.order, rows)
 
 
-def steps(sessions: SessionFactory, program: ProgramRow) -> Iterator[Sequence[Any]]:
-    """Yield pages of a program's steps, with their outputs."""
-    conditions = [
-        ProgramStep.tenant_id == program.tenant_id,
-        ProgramStep.app_id == program.app_id,
-        ProgramStep.program_id == program.id,
-    ]
-    order = (ProgramStep.kind, ProgramStep.name)
-    return _pages(sessions, ProgramStep, conditions, order, PAGE_ROWS // 10)
-
-
-def conversation_items(
-    sessions: SessionFactory, conversation: StoredConversation
+def parts(
+    sessions: SessionFactory, model: Any, whole: Any, whole_id: str, *order: str
 ) -> Iterator[Sequence[Any]]:
-    """Yield pages of a conversation's items."""
+    """Yield pages of the rows of ``model`` that name a row in the column ``whole_id``."""
     conditions = [
-        ConversationItem.tenant_id == conversation.tenant_id,
-        ConversationItem.app_id == conversation.app_id,
-        ConversationItem.conversation_id == conversation.id,
+        model.tenant_id == whole.tenant_id,
+        model.app_id == whole.app_id,
+        getattr(model, whole_id) == whole.id,
     ]
-    return _pages(
-        sessions, ConversationItem, conditions, (ConversationItem.position,), PAGE_ROWS // 10
-    )
+    return _pages(sessions, model, conditions, order, PAGE_ROWS // 10)
 
 
 def _pages(
     sessions: SessionFactory,
-    model: type[Base],
+    model: Any,
     conditions: Sequence[ColumnElement[bool]],
-    order: tuple[InstrumentedAttribute[Any], ...],
+    order: Sequence[str],
     rows: int,
 ) -> Iterator[Sequence[Any]]:
-    query = select(model).where(*conditions).order_by(*order).limit(rows)
+    columns = [getattr(model, name) for name in order]
+    query = select(model).where(*conditions).order_by(*columns).limit(rows)
     after: tuple[Any, ...] | None = None
     while True:
-        further = query if after is None else query.where(tuple_(*order) > after)
+        further = query if after is None else query.where(tuple_(*columns) > after)
         with sessions() as session:
             page = read_only(session).scalars(further).all()
         if page:
             yield page
         if len(page) < rows:
             return
-        after = tuple(getattr(page[-1], column.key) for column in order)
+        after = tuple(getattr(page[-1], name) for name in order)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Protocol
 
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
@@ -19,20 +18,13 @@ from fairserve.platform.db.session import unavailable
 from fairserve.platform.reporting.user_data import erasure as erasing
 from fairserve.platform.reporting.user_data.export import export
 from fairserve.platform.reporting.user_data.schemas import ErasedRows, ErasureOut
+from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.scheduling.events import ContractChanged, UserChanged
 
 FLUSH_S = 15.0
 """Maximum seconds to store the contents of the journal in the database."""
-
-
-class UserPrograms(Protocol):
-    """The part of the program service that an erasure uses."""
-
-    async def cancel_of_user(self, reason: str, tenant_id: str, user: str) -> None:
-        """Cancel a user's running programs and wait until this is stored. Raises UnavailableError."""
-        ...
 
 
 class UserData:
@@ -44,7 +36,7 @@ class UserData:
         hasher: KeyHasher,
         ledger: RowsLedger,
         control: ControlInbox,
-        programs: UserPrograms,
+        programs: Programs,
         principal: Principal,
     ) -> None:
         assert principal.tenant_id is not None

@@ -5,12 +5,15 @@ Exit codes: 0 stopped, 1 not possible here, 2 wrong flags, settings or schema.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairserve.platform.base.command_line import CommandError, CommandGroup, with_options
+from fairserve.platform.server.commands.serve import run_server
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.server.settings_flags import SECRETS_NOTE, all_flags
-from fairserve.platform.server.settings_sources import SettingsError, layers_of
+
+if TYPE_CHECKING:
+    from fairserve.platform.server.picker import Picker
 
 app = CommandGroup()
 
@@ -27,22 +30,12 @@ def picker(**flags: Any) -> int:
 
     Speaks the endpoint picker protocol of the Gateway API Inference Extension on --picker-port.
     """
-    from fairserve.platform.server.configuration import checked_settings
+    return run_server(flags, _picker)
 
-    def read() -> Settings:
-        return checked_settings(layers_of(flags))
 
-    try:
-        settings = read()
-    except SettingsError as error:
-        raise CommandError(str(error)) from error
+def _picker(settings: Settings) -> Picker:
     if not (settings.picker.pool_name or settings.fleet.fleet_file or settings.fleet.worker_urls):
         raise CommandError(NO_WORKERS)
-    from fairserve.platform.db.schema import SchemaError
-    from fairserve.platform.server import process
     from fairserve.platform.server.picker import Picker
 
-    try:
-        return process.serve(settings, reread=read, addition=Picker(settings))
-    except SchemaError as error:
-        raise CommandError(str(error)) from error
+    return Picker(settings)

@@ -5,12 +5,16 @@ Exit codes: 0 stopped, 1 not possible here, 2 wrong flags, settings or schema.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from fairserve.platform.base.command_line import CommandError, CommandGroup, with_options
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.server.settings_flags import SECRETS_NOTE, all_flags
 from fairserve.platform.server.settings_sources import SettingsError, layers_of
+
+if TYPE_CHECKING:
+    from fairserve.platform.server.picker import Picker
 
 app = CommandGroup()
 
@@ -25,6 +29,18 @@ def serve(**flags: Any) -> int:
 
     External workers are named by --worker-urls, --fleet-file, the configuration file or the admin API.
     """
+    return run_server(flags)
+
+
+def run_server(
+    flags: dict[str, Any], addition_of: Callable[[Settings], Picker] | None = None
+) -> int:
+    """Run the server with the settings of these flags; return its exit code.
+
+    ``addition_of`` returns one more part of it. Raises CommandError for wrong settings.
+    """
+    from fairserve.platform.db.schema import SchemaError
+    from fairserve.platform.server import process
     from fairserve.platform.server.configuration import checked_settings
 
     def read() -> Settings:
@@ -32,12 +48,7 @@ def serve(**flags: Any) -> int:
 
     try:
         settings = read()
-    except SettingsError as error:
-        raise CommandError(str(error)) from error
-    from fairserve.platform.db.schema import SchemaError
-    from fairserve.platform.server import process
-
-    try:
-        return process.serve(settings, reread=read)
-    except SchemaError as error:
+        addition = None if addition_of is None else addition_of(settings)
+        return process.serve(settings, reread=read, addition=addition)
+    except (SettingsError, SchemaError) as error:
         raise CommandError(str(error)) from error

@@ -22,105 +22,83 @@ OTHER = "other"
 Row = tuple[Sequence[str], float]
 
 
+_OF_MODELS = {
+    "calls_queued": ("queued_calls", "Calls that wait for a worker."),
+    "calls_held": ("held_calls", "Queued calls of runs that wait for memory."),
+    "runs_resident": ("resident_runs", "Runs that may hold memory."),
+    "queue_demand_tokens": ("queued_tokens", "Tokens of KV cache for which queued calls wait."),
+    "queue_expected_wait_seconds": (
+        "expected_wait_s",
+        "Expected wait of a call that is queued now; 0 while work does not wait.",
+    ),
+    "background_calls_queued": (
+        "background_queued_calls",
+        "Calls of batches that wait for a worker.",
+    ),
+    "background_calls_running": (
+        "background_running_calls",
+        "Calls of batches that a worker has.",
+    ),
+    "overloaded": ("overloaded", "1 while the model is overloaded."),
+    "load_demand_tokens": ("demand_tokens", "Tokens of queued and running calls."),
+    "load_capacity_tokens": ("capacity_tokens", "Tokens of KV cache of the model's workers."),
+    "load_high_watermark_ratio": (
+        "high_watermark",
+        "Demand over capacity at which overload begins.",
+    ),
+    "load_low_watermark_ratio": ("low_watermark", "Demand over capacity at which overload ends."),
+}
+"""Attribute of a model's view and text, by the name of the gauge."""
+_OF_WORKERS = {
+    "worker_calls": ("calls", "Calls that the worker has."),
+    "worker_kv_capacity_tokens": (
+        "kv_capacity_tokens",
+        "Tokens that the KV cache of the worker holds.",
+    ),
+    "worker_resident_tokens": (
+        "resident_tokens",
+        "Tokens of KV cache for the runs that have a place at the worker.",
+    ),
+}
+
+
 def build_info(version: str, system: str) -> Iterator[Metric]:
     """Yield the versions that run."""
-    python = ".".join(map(str, sys.version_info[:3]))
-    yield _gauge(
-        "build_info",
-        "Versions that run; the value is 1.",
-        ("version", "python"),
-        [((version, python), 1)],
-    )
-    yield _gauge(
-        "system_info",
-        "System that schedules and throttles; the value is 1.",
-        ("system",),
-        [((system,), 1)],
-    )
+    build = (version, ".".join(map(str, sys.version_info[:3])))
+    text = "Versions that run; the value is 1."
+    yield _gauge("build_info", text, ("version", "python"), [(build, 1)])
+    text = "System that schedules and throttles; the value is 1."
+    yield _gauge("system_info", text, ("system",), [((system,), 1)])
 
 
 def cluster(view: ClusterView) -> Iterator[Metric]:
     """Yield load, overload, queues and interactions, as control sees them."""
-    models = view.models
     yield _one("interactions_active", "Interactions in progress.", view.live_interactions)
     yield _one("calls_running", "Calls that a worker has.", view.running_calls)
-    yield _one(
-        "draining", "1 while the server accepts no new calls because it stops.", view.draining
-    )
-    for name, text, values in (
-        ("calls_queued", "Calls that wait for a worker.", [m.queued_calls for m in models]),
-        (
-            "calls_held",
-            "Queued calls of runs that wait for memory.",
-            [m.held_calls for m in models],
-        ),
-        ("runs_resident", "Runs that may hold memory.", [m.resident_runs for m in models]),
-        (
-            "queue_demand_tokens",
-            "Tokens of KV cache for which queued calls wait.",
-            [m.queued_tokens for m in models],
-        ),
-        (
-            "queue_expected_wait_seconds",
-            "Expected wait of a call that is queued now; 0 while work does not wait.",
-            [m.expected_wait_s for m in models],
-        ),
-        (
-            "background_calls_queued",
-            "Calls of batches that wait for a worker.",
-            [m.background_queued_calls for m in models],
-        ),
-        (
-            "background_calls_running",
-            "Calls of batches that a worker has.",
-            [m.background_running_calls for m in models],
-        ),
-        ("overloaded", "1 while the model is overloaded.", [m.overloaded for m in models]),
-        (
-            "load_demand_tokens",
-            "Tokens of queued and running calls.",
-            [m.demand_tokens for m in models],
-        ),
-        (
-            "load_capacity_tokens",
-            "Tokens of KV cache of the model's workers.",
-            [m.capacity_tokens for m in models],
-        ),
-        (
-            "load_high_watermark_ratio",
-            "Demand over capacity at which overload begins.",
-            [m.high_watermark for m in models],
-        ),
-        (
-            "load_low_watermark_ratio",
-            "Demand over capacity at which overload ends.",
-            [m.low_watermark for m in models],
-        ),
-    ):
-        rows: list[Row] = [
-            ((m.model,), float(value)) for m, value in zip(models, values, strict=True)
-        ]
-        yield _gauge(name, text, ("model",), rows)
+    text = "1 while the server accepts no new calls because it stops."
+    yield _one("draining", text, view.draining)
+    for name, (attribute, text) in _OF_MODELS.items():
+        yield _gauge(
+            name, text, ("model",), [((m.model,), getattr(m, attribute)) for m in view.models]
+        )
 
 
 def workers(members: Sequence[FleetMember], view: ClusterView) -> Iterator[Metric]:
     """Yield the state of each worker, its circuit, and its load."""
+    label = ("worker",)
     yield _gauge(
         "worker_state",
         "1 for the state that the worker has.",
         ("worker", "state"),
         [((m.worker_id, state), m.state == state) for m in members for state in STATES],
     )
-    yield _gauge(
-        "worker_circuit_open",
-        "1 while the circuit of the worker is open or half open.",
-        ("worker",),
-        [((m.worker_id,), m.circuit.state != "closed") for m in members],
-    )
+    text = "1 while the circuit of the worker is open or half open."
+    rows = [((m.worker_id,), m.circuit.state != "closed") for m in members]
+    yield _gauge("worker_circuit_open", text, label, rows)
     opened = CounterMetricFamily(
         "fairserve_worker_circuit_opened",
         "Times that the circuit of the worker has opened since it was added.",
-        labels=("worker",),
+        labels=label,
     )
     for member in members:
         opened.add_metric((member.worker_id,), member.circuit.opened)
@@ -128,34 +106,19 @@ def workers(members: Sequence[FleetMember], view: ClusterView) -> Iterator[Metri
     yield _gauge(
         "worker_kv_used_ratio",
         "Share of its KV cache that running sequences hold, as the worker reports.",
-        ("worker",),
+        label,
         [
             ((m.worker_id,), m.metrics.kv_used_share)
             for m in members
             if m.metrics is not None and m.metrics.kv_used_share is not None
         ],
     )
-    known = view.workers
-    for name, text, values in (
-        ("worker_calls", "Calls that the worker has.", [w.calls for w in known]),
-        (
-            "worker_demand_tokens",
-            "Tokens of the calls that the worker has, those of other servers included.",
-            [w.demand_tokens + w.foreign_tokens for w in known],
-        ),
-        (
-            "worker_kv_capacity_tokens",
-            "Tokens that the KV cache of the worker holds.",
-            [w.kv_capacity_tokens for w in known],
-        ),
-        (
-            "worker_resident_tokens",
-            "Tokens of KV cache for the runs that have a place at the worker.",
-            [w.resident_tokens for w in known],
-        ),
-    ):
-        rows: list[Row] = [((w.worker_id,), v) for w, v in zip(known, values, strict=True)]
-        yield _gauge(name, text, ("worker",), rows)
+    text = "Tokens of the calls that the worker has, those of other servers included."
+    demands = [((w.worker_id,), w.demand_tokens + w.foreign_tokens) for w in view.workers]
+    yield _gauge("worker_demand_tokens", text, label, demands)
+    for name, (attribute, text) in _OF_WORKERS.items():
+        values = [((w.worker_id,), getattr(w, attribute)) for w in view.workers]
+        yield _gauge(name, text, label, values)
 
 
 def shares(found: ShareReader) -> Iterator[Metric]:

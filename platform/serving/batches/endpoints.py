@@ -31,12 +31,7 @@ async def list_batches(
 ) -> BatchList:
     """List the app's batches, newest first."""
     batches, has_more = await _batches(request).page(owner_of(principal), query)
-    return BatchList(
-        data=[BatchOut.of(batch) for batch in batches],
-        first_id=batches[0].id if batches else None,
-        last_id=batches[-1].id if batches else None,
-        has_more=has_more,
-    )
+    return BatchList.of([BatchOut.of(batch) for batch in batches], has_more)
 
 
 @router.get("/{batch_id}")

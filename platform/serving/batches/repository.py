@@ -19,6 +19,7 @@ from fairserve.platform.db.batches import Batch, BatchResult
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.leases import LeasedTable
+from fairserve.platform.db.rows import delete_some
 from fairserve.platform.serving.claims import LEASE
 from fairserve.platform.serving.files.repository import UNFINISHED, FileOwner, beyond
 
@@ -282,6 +283,4 @@ def delete_leftovers(sessions: SessionFactory, *, max_batches: int = 10) -> int:
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 100) -> int:
     """Delete batches that ended before a time, with results that are left. The caller commits."""
-    ids = session.scalars(select(Batch.id).where(Batch.ended_at < time).limit(max_rows)).all()
-    session.execute(delete(Batch).where(Batch.id.in_(ids)))
-    return len(ids)
+    return delete_some(session, Batch, Batch.ended_at < time, max_rows)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from fairserve.platform.db.batches import Batch
 from fairserve.platform.db.schemas import ObjectId, Strict
-from fairserve.platform.serving.files.schemas import ExpirySeconds
+from fairserve.platform.serving.files.schemas import ExpirySeconds, OpenAIList
 
 BatchState = Literal[
     "validating",
@@ -122,14 +122,8 @@ class BatchOut(BaseModel):
         )
 
 
-class BatchList(BaseModel):
+class BatchList(OpenAIList[BatchOut]):
     """A page of batches. ``last_id`` is the ``after`` of the next page."""
-
-    object: Literal["list"] = "list"
-    data: list[BatchOut]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class BatchQuery(Strict):

@@ -56,12 +56,7 @@ async def list_files(
 ) -> FileList:
     """List the app's files, newest first by default."""
     files, has_more = await _files(request).page(owner_of(principal), query)
-    return FileList(
-        data=[FileOut.of(file) for file in files],
-        first_id=files[0].id if files else None,
-        last_id=files[-1].id if files else None,
-        has_more=has_more,
-    )
+    return FileList.of([FileOut.of(file) for file in files], has_more)
 
 
 @router.get("/{file_id}")

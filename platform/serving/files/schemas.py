@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -50,14 +50,27 @@ class FileDeleted(BaseModel):
     deleted: Literal[True] = True
 
 
-class FileList(BaseModel):
-    """A page of files. ``last_id`` is the ``after`` of the next page."""
+Item = TypeVar("Item", bound=Any)
+
+
+class OpenAIList(BaseModel, Generic[Item]):
+    """A page of a list in OpenAI's shape. ``last_id`` is the ``after`` of the next page."""
 
     object: Literal["list"] = "list"
-    data: list[FileOut]
+    data: list[Item]
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+    @classmethod
+    def of(cls, data: list[Item], has_more: bool) -> Self:
+        """Return a page of objects with ids."""
+        first, last = (data[0].id, data[-1].id) if data else (None, None)
+        return cls(data=data, first_id=first, last_id=last, has_more=has_more)
+
+
+class FileList(OpenAIList[FileOut]):
+    """A page of files. ``last_id`` is the ``after`` of the next page."""
 
 
 class FileQuery(Strict):

@@ -6,21 +6,20 @@ Ids are clients' own and may have slashes, so the routes with a word at their en
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
-from sqlalchemy.exc import OperationalError
 
 from fairserve.interactions.programs.program import ProgramLimits
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.live_stream import while_allowed
-from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import ObjectId
-from fairserve.platform.db.session import unavailable
 from fairserve.platform.serving.decision.end_user import user_in_headers
 from fairserve.platform.serving.described_body import described_body
+from fairserve.platform.serving.in_database import read_in
 from fairserve.platform.serving.interactions.drawing import draw
 from fairserve.platform.serving.interactions.events import error_event
 from fairserve.platform.serving.interactions.graph_view import GraphOut
@@ -71,15 +70,8 @@ async def _asked_app(request: Request, principal: Principal, query: OwnerQuery) 
     """Return the app that the query names; None: all apps of the tenant. Raises NotFoundError."""
     if query.app in (None, principal.app_id):
         return principal.app_id
-
-    def read() -> str | None:
-        with request.app.state.session_factory() as session:
-            return asked_app(read_only(session), principal, query)
-
-    try:
-        return await asyncio.to_thread(read)
-    except OperationalError as error:
-        raise unavailable() from error
+    asking = partial(asked_app, principal=principal, query=query)
+    return await read_in(request.app.state.session_factory, asking)
 
 
 async def written(body: BaseModel) -> Response:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Literal
-
-from sqlalchemy.exc import OperationalError
 
 from fairserve.platform.control.messages import RunView
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.ledger import LedgerInteraction
 from fairserve.platform.db.schemas import Paging
-from fairserve.platform.db.session import unavailable
+from fairserve.platform.serving.in_database import in_database
 from fairserve.platform.serving.interactions import repository
 
 ListedState = Literal["all", "live", "ended", "complete", "cancelled", "aborted", "expired"]
@@ -41,17 +38,14 @@ async def list_runs(
         live = await control.runs(which.tenant, which.app, page.limit, user=which.user)
     if which.state == "live" or len(live) >= page.limit:
         return live, []
-    try:
-        ended = await asyncio.to_thread(
-            repository.latest,
-            sessions,
-            which.tenant,
-            which.app,
-            user=which.user,
-            state=None if which.state in ("all", "ended") else which.state,
-            limit=page.limit - len(live),
-            offset=page.offset,
-        )
-    except OperationalError as error:
-        raise unavailable() from error
+    ended = await in_database(
+        repository.latest,
+        sessions,
+        which.tenant,
+        which.app,
+        user=which.user,
+        state=None if which.state in ("all", "ended") else which.state,
+        limit=page.limit - len(live),
+        offset=page.offset,
+    )
     return live, ended

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from fairserve.interactions.tracking.identity import core_call_id, core_run_id
 from fairserve.platform.base.errors import ConflictError, NotFoundError
@@ -17,6 +18,7 @@ from fairserve.platform.db import audit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.session import unavailable
+from fairserve.platform.serving.in_database import in_database, write_in
 from fairserve.platform.serving.interactions import repository
 from fairserve.platform.serving.interactions.events import RunEvents
 from fairserve.platform.serving.interactions.graph_view import MAX_NODES, GraphOut, graph_of
@@ -80,26 +82,18 @@ class Interactions:
         """Return a run, with its program if it has one. Raises NotFoundError."""
         key = self._key(run_id)
         elsewhere = await self._programs.runs_elsewhere(key)
-        try:
-            saved = await self._programs.view(key) if elsewhere else None
-            found = await self._find(run_id)
-            if found.ended_at is not None or self._programs.is_live(key):
-                saved = await self._programs.view(key)
-            found.program = saved
-            return found
-        except OperationalError as error:
-            raise unavailable() from error
+        saved = await self._programs.view(key) if elsewhere else None
+        found = await self._find(run_id)
+        if found.ended_at is not None or self._programs.is_live(key):
+            saved = await self._programs.view(key)
+        found.program = saved
+        return found
 
     async def _find(self, run_id: str) -> InteractionOut:
         view = await self._control.interaction(core_run_id(self._app, checked(run_id)))
         if view is not None:
             return of_view(view)
-        try:
-            row = await asyncio.to_thread(
-                repository.find, self._sessions, self._tenant, self._app, run_id
-            )
-        except OperationalError as error:
-            raise unavailable() from error
+        row = await in_database(repository.find, self._sessions, self._tenant, self._app, run_id)
         if row is None:
             raise _not_found()
         return of_row(row)
@@ -124,9 +118,7 @@ class Interactions:
 
         await self._graph_turns.take(self._tenant)
         try:
-            return await asyncio.to_thread(build)
-        except OperationalError as error:
-            raise unavailable() from error
+            return await in_database(build)
         finally:
             self._graph_turns.release(self._tenant)
 
@@ -187,26 +179,19 @@ async def cancel_for_operator(parts: RunParts, principal: Principal, app: str, r
     if view is None:
         raise _not_found()
     if view.ended_at is None:
-        await asyncio.to_thread(_record_cancel, parts.sessions, principal, view, run_id)
+        await write_in(
+            parts.sessions,
+            partial(_record_cancel, principal=principal, view=view, run_id=run_id),
+        )
     await Interactions(parts, view.tenant, app).cancel(run_id, BY_OPERATOR)
 
 
-def _record_cancel(
-    sessions: SessionFactory, principal: Principal, view: RunView, run_id: str
-) -> None:
+def _record_cancel(session: Session, principal: Principal, view: RunView, run_id: str) -> None:
     before = {"state": view.state, "calls": view.calls, "live_calls": view.live_calls}
-    try:
-        with sessions.begin() as session:
-            audit.record(
-                session,
-                principal,
-                "interaction.cancel",
-                f"{view.app}/{run_id}",
-                tenant_id=view.tenant,
-                before=before,
-            )
-    except OperationalError as error:
-        raise unavailable() from error
+    target = f"{view.app}/{run_id}"
+    audit.record(
+        session, principal, "interaction.cancel", target, tenant_id=view.tenant, before=before
+    )
 
 
 def _not_found() -> NotFoundError:

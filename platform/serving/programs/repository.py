@@ -6,7 +6,6 @@ Every write of the process that runs a program is fenced by the number of its cl
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -22,6 +21,7 @@ from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.leases import LeasedTable, RowLease
 from fairserve.platform.db.many_keys import in_keys, key_parameter
 from fairserve.platform.db.programs import ProgramRow, ProgramStep
+from fairserve.platform.db.rows import delete_some, has_key
 from fairserve.platform.db.upsert import upsert
 from fairserve.platform.serving.claims import LEASE
 
@@ -100,7 +100,7 @@ def insert(session: Session, program: SavedProgram) -> None:
 
 def remove(session: Session, key: ProgramKey) -> None:
     """Delete a program."""
-    session.execute(delete(ProgramRow).where(is_program(key)))
+    session.execute(delete(ProgramRow).where(has_key(ProgramRow, key)))
 
 
 def apply(session: Session, changes: Sequence[ProgramChange]) -> dict[ProgramKey, int]:
@@ -116,7 +116,7 @@ def apply(session: Session, changes: Sequence[ProgramChange]) -> dict[ProgramKey
         if change.ended_at is not None:
             session.execute(
                 update(ProgramRow)
-                .where(is_program(change.key))
+                .where(has_key(ProgramRow, change.key))
                 .values(state=change.state, reason=change.reason, ended_at=change.ended_at)
             )
     return attempts
@@ -130,9 +130,7 @@ def find(sessions: SessionFactory, key: ProgramKey) -> SavedProgram | None:
             return None
         steps = session.execute(
             select(ProgramStep.kind, ProgramStep.name, ProgramStep.record).where(
-                ProgramStep.tenant_id == key.tenant,
-                ProgramStep.app_id == key.app,
-                ProgramStep.program_id == key.run_id,
+                has_key(ProgramStep, key)
             )
         ).all()
     found: dict[str, dict[str, Any]] = {"nodes": {}, "tasks": {}}
@@ -210,11 +208,6 @@ def request_cancel(sessions: SessionFactory, which: ColumnElement[bool], reason:
         )
 
 
-def is_program(key: ProgramKey) -> ColumnElement[bool]:
-    """Return the condition for one program."""
-    return and_(*map(operator.eq, _KEY, key))
-
-
 def of_user(tenant_id: str, user: str) -> ColumnElement[bool]:
     """Return the condition for the programs of a user."""
     return and_(ProgramRow.tenant_id == tenant_id, ProgramRow.user_id == user)
@@ -234,10 +227,7 @@ def _stopped(times: Sequence[datetime | None]) -> str:
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:
     """Delete programs that ended before ``time``, with their outputs; at most ``max_rows``."""
-    keys = session.execute(select(*_KEY).where(ProgramRow.ended_at < time).limit(max_rows)).all()
-    for row in keys:
-        remove(session, ProgramKey(*row))
-    return len(keys)
+    return delete_some(session, ProgramRow, ProgramRow.ended_at < time, max_rows)
 
 
 def _steps(change: ProgramChange) -> Iterable[dict[str, Any]]:

@@ -45,9 +45,11 @@ from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.programs import ProgramRow
+from fairserve.platform.db.rows import has_key
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.serving.claims import LEASE, keep_claims
+from fairserve.platform.serving.in_database import in_database
 from fairserve.platform.serving.interactions.repository import calls as ended_calls
 from fairserve.platform.serving.programs import repository
 from fairserve.platform.serving.programs.declaration import check_models
@@ -204,7 +206,7 @@ class Programs:
         if live is not None:
             await self._end([live], reason)
         else:
-            await self._end_elsewhere(repository.is_program(key), reason)
+            await self._end_elsewhere(has_key(ProgramRow, key), reason)
 
     async def cancel_of_user(self, reason: str, tenant_id: str, user: str) -> None:
         """Cancel the live programs of a user, and wait as :meth:`cancel` does."""
@@ -265,17 +267,17 @@ class Programs:
         """Return whether a program that does not run here has not ended; False without a database."""
         try:
             return key not in self._live and await to_its_end(
-                repository.any_running, self._sessions, repository.is_program(key)
+                repository.any_running, self._sessions, has_key(ProgramRow, key)
             )
         except OperationalError:
             return False
 
     async def view(self, key: ProgramKey) -> ProgramOut | None:
-        """Return the state of a program. Raises OperationalError for an ended one without a database."""
+        """Return the state of a program. Raises UnavailableError for an ended one without a database."""
         live = self._live.get(key)
         if live is not None:
             return program_out(live.execution.run, live.execution.reason)
-        return await asyncio.to_thread(self._saved_view, key)
+        return await in_database(self._saved_view, key)
 
     def watch(self, key: ProgramKey, listener: Listener, sharer: str) -> Callable[[], None]:
         """Call ``listener`` with each event of a live program. Return the function that unsubscribes.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
+from fairserve.platform.db.base import new_id
 from fairserve.platform.db.schemas import ObjectId, Strict
 from fairserve.platform.serving.principals import AppPrincipal
 from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.endpoints import ItemsQuery, written
 from fairserve.platform.serving.responses.items import read_items
+from fairserve.platform.serving.responses.repository import ResponseKey as ObjectKey
 from fairserve.platform.serving.responses.schemas import Metadata
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
@@ -20,6 +22,13 @@ MAX_ADDED = 20
 """Items of one request, as OpenAI allows."""
 Added = Annotated[list[dict[str, Any]], Field(max_length=MAX_ADDED)]
 ItemId = Annotated[str, Path(min_length=1, max_length=128)]
+
+
+def _key(principal: AppPrincipal, conversation_id: ObjectId) -> ObjectKey:
+    return ObjectKey(principal.tenant_id or "", principal.app_id or "", conversation_id)
+
+
+Key = Annotated[ObjectKey, Depends(_key)]
 
 
 class ConversationCreate(Strict):
@@ -47,70 +56,61 @@ async def create_conversation(
 ) -> dict[str, Any]:
     """Create a conversation."""
     items = read_items(body.items, "items") if body.items else []
-    return await _service(request).create(principal, body.metadata or {}, items)
+    return await _service(request).create(
+        _key(principal, new_id("conv")), body.metadata or {}, items
+    )
 
 
 @router.get("/{conversation_id}")
-async def read_conversation(
-    conversation_id: ObjectId, request: Request, principal: AppPrincipal
-) -> dict[str, Any]:
+async def read_conversation(key: Key, request: Request) -> dict[str, Any]:
     """One conversation, without its items."""
-    return await _service(request).get(principal, conversation_id)
+    return await _service(request).get(key)
 
 
 @router.post("/{conversation_id}")
 async def update_conversation(
-    conversation_id: ObjectId, request: Request, principal: AppPrincipal, body: ConversationUpdate
+    key: Key, request: Request, body: ConversationUpdate
 ) -> dict[str, Any]:
     """Replace the metadata."""
-    return await _service(request).update(principal, conversation_id, body.metadata or {})
+    return await _service(request).update(key, body.metadata or {})
 
 
 @router.delete("/{conversation_id}")
-async def delete_conversation(
-    conversation_id: ObjectId, request: Request, principal: AppPrincipal
-) -> dict[str, Any]:
+async def delete_conversation(key: Key, request: Request) -> dict[str, Any]:
     """Delete a conversation and its items."""
-    return await _service(request).delete(principal, conversation_id)
+    return await _service(request).delete(key)
 
 
 @router.post("/{conversation_id}/items", response_model=None)
-async def add_items(
-    conversation_id: ObjectId, request: Request, principal: AppPrincipal, body: ItemsCreate
-) -> Response:
+async def add_items(key: Key, request: Request, body: ItemsCreate) -> Response:
     """Add items at the end."""
     items = read_items(body.items, "items")
-    return await written(await _service(request).add(principal, conversation_id, items))
+    return await written(await _service(request).add(key, items))
 
 
 @router.get("/{conversation_id}/items", response_model=None)
 async def list_items(
-    conversation_id: ObjectId,
+    key: Key,
     request: Request,
-    principal: AppPrincipal,
     query: Annotated[ItemsQuery, Query()],
 ) -> Response:
     """A page of the items."""
     found = await _service(request).items(
-        principal, conversation_id, limit=query.limit, order=query.order, after=query.after
+        key, limit=query.limit, order=query.order, after=query.after
     )
     return await written(found)
 
 
 @router.get("/{conversation_id}/items/{item_id}", response_model=None)
-async def read_item(
-    conversation_id: ObjectId, item_id: ItemId, request: Request, principal: AppPrincipal
-) -> Response:
+async def read_item(key: Key, item_id: ItemId, request: Request) -> Response:
     """One item."""
-    return await written(await _service(request).item(principal, conversation_id, item_id))
+    return await written(await _service(request).item(key, item_id))
 
 
 @router.delete("/{conversation_id}/items/{item_id}")
-async def delete_item(
-    conversation_id: ObjectId, item_id: ItemId, request: Request, principal: AppPrincipal
-) -> dict[str, Any]:
+async def delete_item(key: Key, item_id: ItemId, request: Request) -> dict[str, Any]:
     """Delete an item; later responses do not read it."""
-    return await _service(request).remove(principal, conversation_id, item_id)
+    return await _service(request).remove(key, item_id)
 
 
 def _service(request: Request) -> Conversations:

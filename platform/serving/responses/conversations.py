@@ -6,29 +6,31 @@ belongs to the user of its first response.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import orjson
-from sqlalchemy import and_, delete, select
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy import delete, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, InvalidRequestError, NotFoundError
-from fairserve.platform.db.base import new_id, utc_now
-from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.responses import ConversationItem, StoredConversation
-from fairserve.platform.db.session import unavailable
+from fairserve.platform.db.rows import delete_some, has_key
+from fairserve.platform.serving.in_database import read_in, write_in
 from fairserve.platform.serving.kept_rows import KeptRows
 from fairserve.platform.serving.responses.items import Item, new_item_id
 from fairserve.platform.serving.responses.options import StoreOptions
 from fairserve.platform.serving.responses.repository import ResponseKey as ObjectKey
-from fairserve.platform.tenancy.auth import Principal
 
 T = TypeVar("T")
+_within = partial(has_key, ConversationItem)
+_is = partial(has_key, StoredConversation)
 
 MAX_BYTES = 16 * 1024 * 1024
 """Bytes of one conversation."""
@@ -58,14 +60,13 @@ class Conversations:
         )
 
     async def create(
-        self, principal: Principal, metadata: dict[str, str], items: list[Item]
+        self, key: ObjectKey, metadata: dict[str, str], items: list[Item]
     ) -> dict[str, Any]:
-        """Create a conversation, and return it."""
+        """Create a conversation with a new key, and return it."""
         if not self._enabled:
             raise InvalidRequestError(
                 "this server stores no conversations", code="unsupported_parameter"
             )
-        key = _key(principal, new_id("conv"))
         now = utc_now()
         row = StoredConversation(
             tenant_id=key.tenant,
@@ -88,16 +89,12 @@ class Conversations:
 
         return await self._write(write)
 
-    async def get(self, principal: Principal, conversation_id: str) -> dict[str, Any]:
+    async def get(self, key: ObjectKey) -> dict[str, Any]:
         """Return a conversation. Raises NotFoundError."""
-        key = _key(principal, conversation_id)
-        return await self._read(lambda session: _shown(_found(session, key)))
+        return await read_in(self._sessions, lambda session: _shown(_found(session, key)))
 
-    async def update(
-        self, principal: Principal, conversation_id: str, metadata: dict[str, str]
-    ) -> dict[str, Any]:
+    async def update(self, key: ObjectKey, metadata: dict[str, str]) -> dict[str, Any]:
         """Replace the metadata of a conversation, and return it. Raises NotFoundError."""
-        key = _key(principal, conversation_id)
 
         def write(session: Session) -> dict[str, Any]:
             row = _found(session, key)
@@ -106,22 +103,18 @@ class Conversations:
 
         return await self._write(write)
 
-    async def delete(self, principal: Principal, conversation_id: str) -> dict[str, Any]:
+    async def delete(self, key: ObjectKey) -> dict[str, Any]:
         """Delete a conversation and its items. Raises NotFoundError."""
-        key = _key(principal, conversation_id)
 
         def write(session: Session) -> None:
             _found(session, key)
             session.execute(delete(StoredConversation).where(_is(key)))
 
         await self._write(write)
-        return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+        return {"id": key.id, "object": "conversation.deleted", "deleted": True}
 
-    async def add(
-        self, principal: Principal, conversation_id: str, items: list[Item]
-    ) -> dict[str, Any]:
+    async def add(self, key: ObjectKey, items: list[Item]) -> dict[str, Any]:
         """Add items, and return them as a list. Raises NotFoundError."""
-        key = _key(principal, conversation_id)
 
         def write(session: Session) -> list[Item]:
             _found(session, key)
@@ -131,15 +124,13 @@ class Conversations:
 
     async def items(
         self,
-        principal: Principal,
-        conversation_id: str,
+        key: ObjectKey,
         *,
         limit: int,
         order: Literal["asc", "desc"],
         after: str | None,
     ) -> dict[str, Any]:
         """Return a page of items. Raises NotFoundError, InvalidRequestError for an unknown ``after``."""
-        key = _key(principal, conversation_id)
         row = ConversationItem
 
         def read(session: Session) -> list[Item]:
@@ -155,19 +146,17 @@ class Conversations:
             ordered = row.position.asc() if order == "asc" else row.position.desc()
             return list(session.scalars(query.order_by(ordered).limit(limit + 1)))
 
-        found = await self._read(read)
+        found = await read_in(self._sessions, read)
         return _list(found[:limit], more=len(found) > limit)
 
-    async def item(self, principal: Principal, conversation_id: str, item_id: str) -> Item:
+    async def item(self, key: ObjectKey, item_id: str) -> Item:
         """Return an item. Raises NotFoundError."""
-        key = _key(principal, conversation_id)
-        return await self._read(lambda session: _found_item(session, key, item_id).item)
+        return await read_in(
+            self._sessions, lambda session: _found_item(session, key, item_id).item
+        )
 
-    async def remove(
-        self, principal: Principal, conversation_id: str, item_id: str
-    ) -> dict[str, Any]:
+    async def remove(self, key: ObjectKey, item_id: str) -> dict[str, Any]:
         """Delete an item, and return its conversation. Raises NotFoundError."""
-        key = _key(principal, conversation_id)
 
         def write(session: Session) -> dict[str, Any]:
             row = _found(session, key)
@@ -191,7 +180,7 @@ class Conversations:
             items = session.scalars(found.order_by(ConversationItem.position)).all()
             return ConversationState(items, None if row.user_id == key.app else row.user_id)
 
-        return await self._read(read)
+        return await read_in(self._sessions, read)
 
     def append(
         self, session: Session, key: ObjectKey, items: Sequence[Item], user: str | None = None
@@ -236,37 +225,16 @@ class Conversations:
         self._bounds.add(session, key.tenant, key.app, 0, size_bytes)
         return added
 
-    async def _read(self, read: Callable[[Session], T]) -> T:
-        def work() -> T:
-            with self._sessions() as session:
-                return read(read_only(session))
-
-        try:
-            return await asyncio.to_thread(work)
-        except OperationalError as error:
-            raise unavailable() from error
-
     async def _write(self, write: Callable[[Session], T]) -> T:
-        def work() -> T:
-            with self._sessions.begin() as session:
-                return write(session)
-
         try:
-            return await asyncio.to_thread(work)
+            return await write_in(self._sessions, write)
         except IntegrityError as error:
             raise ConflictError("another request changed the conversation; retry") from error
-        except OperationalError as error:
-            raise unavailable() from error
 
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:
     """Delete conversations that did not change since ``time``, with their items."""
-    row = StoredConversation
-    columns = (row.tenant_id, row.app_id, row.id)
-    keys = session.execute(select(*columns).where(row.changed_at < time).limit(max_rows)).all()
-    for each in keys:
-        session.execute(delete(row).where(_is(ObjectKey(*each))))
-    return len(keys)
+    return delete_some(session, StoredConversation, StoredConversation.changed_at < time, max_rows)
 
 
 def _found(session: Session, key: ObjectKey) -> StoredConversation:
@@ -283,16 +251,6 @@ def _found_item(session: Session, key: ObjectKey, item_id: str) -> ConversationI
     if item is None:
         raise NotFoundError("there is no such item", param="item_id")
     return item
-
-
-def _is(key: ObjectKey) -> Any:
-    row = StoredConversation
-    return and_(row.tenant_id == key.tenant, row.app_id == key.app, row.id == key.id)
-
-
-def _within(key: ObjectKey) -> Any:
-    row = ConversationItem
-    return and_(row.tenant_id == key.tenant, row.app_id == key.app, row.conversation_id == key.id)
 
 
 def _shown(row: StoredConversation) -> dict[str, Any]:
@@ -312,7 +270,3 @@ def _list(items: Sequence[Item], *, more: bool) -> dict[str, Any]:
         "last_id": items[-1]["id"] if items else None,
         "has_more": more,
     }
-
-
-def _key(principal: Principal, conversation_id: str) -> ObjectKey:
-    return ObjectKey(principal.tenant_id or "", principal.app_id or "", conversation_id)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, delete, literal, select, update
+from sqlalchemy import delete, literal, select, update
 from sqlalchemy.orm import Session, aliased
 
 from fairserve.platform.db.leases import LeasedTable, RowLease
 from fairserve.platform.db.responses import StoredResponse
+from fairserve.platform.db.rows import delete_some, has_key
 
 MAX_CHAIN = 1_000
 """Responses of one chain."""
@@ -19,6 +21,7 @@ UNFINISHED = ("queued", "in_progress")
 RESPONSES = LeasedTable(
     StoredResponse, unfinished=UNFINISHED, attempts=None, fence=("status",), state="status"
 )
+_is = partial(has_key, StoredResponse)
 
 
 class ResponseKey(NamedTuple):
@@ -107,14 +110,4 @@ def items_of(session: Session, key: ResponseKey, ids: Sequence[str]) -> list[dic
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:
     """Delete responses that were created before ``time``; at most ``max_rows``."""
-    row = StoredResponse
-    columns = (row.tenant_id, row.app_id, row.id)
-    keys = session.execute(select(*columns).where(row.created_at < time).limit(max_rows)).all()
-    for each in keys:
-        session.execute(delete(row).where(_is(ResponseKey(*each))))
-    return len(keys)
-
-
-def _is(key: ResponseKey) -> Any:
-    row = StoredResponse
-    return and_(row.tenant_id == key.tenant, row.app_id == key.app, row.id == key.id)
+    return delete_some(session, StoredResponse, StoredResponse.created_at < time, max_rows)

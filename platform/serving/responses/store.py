@@ -5,24 +5,24 @@ The texts of a user that was erased while its call ran are not stored.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import orjson
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import InvalidRequestError, NotFoundError
 from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.erasures import erased_since
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.responses import StoredResponse
-from fairserve.platform.db.session import unavailable
 from fairserve.platform.serving.claims import LEASE
+from fairserve.platform.serving.in_database import read_in, write_in
 from fairserve.platform.serving.kept_rows import KeptRows
 from fairserve.platform.serving.responses import repository
 from fairserve.platform.serving.responses.conversations import Conversations
@@ -34,8 +34,6 @@ from fairserve.platform.serving.responses.repository import (
     UNFINISHED,
     ResponseKey,
 )
-
-T = TypeVar("T")
 
 ANSWERED = ("completed", "incomplete")
 """Statuses of responses that can be continued."""
@@ -78,7 +76,7 @@ class ResponseStore:
 
     async def find(self, key: ResponseKey) -> StoredResponse:
         """Return a response. Raises NotFoundError."""
-        row = await self._read(lambda session: repository.find(session, key))
+        row = await read_in(self._sessions, lambda session: repository.find(session, key))
         if row is None:
             raise _unknown(key.id)
         return row
@@ -109,7 +107,7 @@ class ResponseStore:
             items = repository.items_of(session, key, [link.id for link in links])
             return Continued(items, last.run_id, last.call_id, last.user_id)
 
-        return await self._read(read)
+        return await read_in(self._sessions, read)
 
     async def resolved(
         self, tenant: str, app: str, items: list[Item], require_size: Callable[[int], None]
@@ -137,7 +135,7 @@ class ResponseStore:
                     found |= {item["id"]: item for item in [*row.items, *row.response["output"]]}
             return found
 
-        found = await self._read(read)
+        found = await read_in(self._sessions, read)
         for number, item in enumerate(items):
             if item["type"] == "item_reference" and item["id"] not in found:
                 raise InvalidRequestError(
@@ -168,18 +166,13 @@ class ResponseStore:
         row.lease_until = utc_now() + LEASE if unfinished(row) else None
         row.size_bytes = size_of(row.items, row.response)
         try:
-            return await asyncio.to_thread(self._insert, row)
+            return await write_in(self._sessions, partial(self._insert, row=row))
         except IntegrityError:
             return False
-        except OperationalError as error:
-            raise unavailable() from error
 
     async def extend(self, row: StoredResponse) -> bool:
         """Add the items of a response that is not stored to its conversation."""
-        try:
-            await asyncio.to_thread(self._extend, row)
-        except OperationalError as error:
-            raise unavailable() from error
+        await write_in(self._sessions, partial(self._extend, row=row))
         return False
 
     async def end(self, row: StoredResponse) -> bool:
@@ -193,18 +186,14 @@ class ResponseStore:
             "size_bytes": size_bytes,
         }
 
-        def write() -> bool:
-            with self._sessions.begin() as session:
-                ended = repository.end(session, key, values)
-                if ended:
-                    self._bounds.add(session, key.tenant, key.app, 0, size_bytes)
-                    self._append(session, row)
-                return ended
+        def write(session: Session) -> bool:
+            ended = repository.end(session, key, values)
+            if ended:
+                self._bounds.add(session, key.tenant, key.app, 0, size_bytes)
+                self._append(session, row)
+            return ended
 
-        try:
-            return await asyncio.to_thread(write)
-        except OperationalError as error:
-            raise unavailable() from error
+        return await write_in(self._sessions, write)
 
     async def renew(self, keys: Iterable[ResponseKey]) -> set[ResponseKey]:
         """Renew the leases of responses that run here; return those that have ended or were deleted.
@@ -222,46 +211,27 @@ class ResponseStore:
 
     async def is_stopped(self, key: ResponseKey) -> bool:
         """Return whether the process that ran a response in the background ended before it."""
-        return await self._read(lambda session: repository.is_stopped(session, key, utc_now()))
+        return await read_in(
+            self._sessions, lambda session: repository.is_stopped(session, key, utc_now())
+        )
 
     async def remove(self, key: ResponseKey) -> None:
         """Delete a response. Raises NotFoundError."""
-
-        def write() -> bool:
-            with self._sessions.begin() as session:
-                return repository.remove(session, key)
-
-        try:
-            removed = await asyncio.to_thread(write)
-        except OperationalError as error:
-            raise unavailable() from error
-        if not removed:
+        if not await write_in(self._sessions, partial(repository.remove, key=key)):
             raise _unknown(key.id)
 
-    async def _read(self, read: Callable[[Session], T]) -> T:
-        def work() -> T:
-            with self._sessions() as session:
-                return read(read_only(session))
-
-        try:
-            return await asyncio.to_thread(work)
-        except OperationalError as error:
-            raise unavailable() from error
-
-    def _insert(self, row: StoredResponse) -> bool:
-        with self._sessions.begin() as session:
-            if erased_since(session, self._hasher, row.tenant_id, row.user_id, row.created_at):
-                return False
-            self._append(session, row)
-            session.add(row)
-            session.flush()
-            self._bounds.add(session, row.tenant_id, row.app_id, 1, row.size_bytes)
+    def _insert(self, session: Session, row: StoredResponse) -> bool:
+        if erased_since(session, self._hasher, row.tenant_id, row.user_id, row.created_at):
+            return False
+        self._append(session, row)
+        session.add(row)
+        session.flush()
+        self._bounds.add(session, row.tenant_id, row.app_id, 1, row.size_bytes)
         return True
 
-    def _extend(self, row: StoredResponse) -> None:
-        with self._sessions.begin() as session:
-            if not erased_since(session, self._hasher, row.tenant_id, row.user_id, row.created_at):
-                self._append(session, row)
+    def _extend(self, session: Session, row: StoredResponse) -> None:
+        if not erased_since(session, self._hasher, row.tenant_id, row.user_id, row.created_at):
+            self._append(session, row)
 
     def _append(self, session: Session, row: StoredResponse) -> None:
         """Add the items of a response that has ended to its conversation."""

@@ -20,9 +20,9 @@ from fairserve.platform.db.schemas import (
 )
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.tenancy.apps.schemas import AppCreate, AppCreated, AppOut, AppPatch
-from fairserve.platform.tenancy.apps.service import Apps, all_apps_page, apps_of
+from fairserve.platform.tenancy.apps.service import Apps, all_apps_page
 from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch, KeyRotate
-from fairserve.platform.tenancy.keys.service import shown_once
+from fairserve.platform.tenancy.keys.service import KeyRing, keys_page, shown_once, shown_with_owner
 from fairserve.platform.tenancy.principals import TenantPrincipal, require_admin
 
 router = APIRouter()
@@ -31,11 +31,11 @@ Named = Annotated[TenantQuery, Query()]
 
 
 def _apps_to_write(request: Request, session: WriteSession, principal: TenantPrincipal) -> Apps:
-    return apps_of(request.app.state.tenancy, session, principal)
+    return Apps(request.app.state.tenancy, session, principal)
 
 
 def _apps_to_read(request: Request, session: ReadSession, principal: TenantPrincipal) -> Apps:
-    return apps_of(request.app.state.tenancy, session, principal)
+    return Apps(request.app.state.tenancy, session, principal)
 
 
 WritableApps = Annotated[Apps, Depends(_apps_to_write, scope="function")]
@@ -46,17 +46,13 @@ ReadableApps = Annotated[Apps, Depends(_apps_to_read, scope="function")]
 def create_app(body: AppCreate, apps: WritableApps, response: Response, _: Named) -> AppCreated:
     """Register an app; the response shows its first key, once."""
     app, key = apps.create(body)
-    response.headers["Cache-Control"] = "no-store"
-    return AppCreated(
-        **apps.describe(app).model_dump(), key=KeyOut.model_validate(key.row), api_key=key.plain
-    )
+    return AppCreated(**apps.describe(app).model_dump(), **shown_with_owner(key, response))
 
 
 @router.get("/v1/apps")
 def list_apps(apps: ReadableApps, query: Annotated[NamedTenantPaging, Query()]) -> Page[AppOut]:
     """Return the tenant's apps, oldest first; with ``deleted`` the deleted ones."""
-    items, total = apps.page(query)
-    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+    return apps.page(query)
 
 
 @router.get("/v1/apps/{app_id}")
@@ -83,29 +79,22 @@ def restore_app(app_id: str, apps: WritableApps, _: Named) -> AppOut:
     return apps.describe(apps.restore(app_id))
 
 
+def _keys_to_add(app_id: str, apps: WritableApps, _: Named) -> KeyRing:
+    return apps.keys_of(app_id, change=True, live=True)
+
+
+AddedKeys = Annotated[KeyRing, Depends(_keys_to_add, scope="function")]
+
+
 @router.post("/v1/apps/{app_id}/keys", status_code=status.HTTP_201_CREATED)
-def create_key(
-    app_id: str,
-    apps: WritableApps,
-    response: Response,
-    _: Named,
-    body: KeyCreate | None = None,
-) -> NewKeyOut:
+def create_key(ring: AddedKeys, response: Response, body: KeyCreate | None = None) -> NewKeyOut:
     """Create a further key, shown once."""
-    ring = apps.keys_of(app_id, change=True, live=True)
     return shown_once(ring.add(body or KeyCreate()), response)
 
 
 @router.post("/v1/apps/{app_id}/keys/rotate", status_code=status.HTTP_201_CREATED)
-def rotate_keys(
-    app_id: str,
-    apps: WritableApps,
-    response: Response,
-    _: Named,
-    body: KeyRotate | None = None,
-) -> NewKeyOut:
+def rotate_keys(ring: AddedKeys, response: Response, body: KeyRotate | None = None) -> NewKeyOut:
     """Replace all keys of the app by a new one, shown once."""
-    ring = apps.keys_of(app_id, change=True, live=True)
     return shown_once(ring.rotate((body or KeyRotate()).grace_s), response)
 
 
@@ -114,19 +103,12 @@ def list_keys(
     app_id: str, apps: ReadableApps, query: Annotated[TenantPaging, Query()]
 ) -> Page[KeyOut]:
     """Return an app's keys by prefix, oldest first, including revoked ones."""
-    rows, total = apps.keys_of(app_id).page(query.limit, query.offset)
-    return Page(
-        items=[KeyOut.model_validate(row) for row in rows],
-        total=total,
-        limit=query.limit,
-        offset=query.offset,
-    )
+    return keys_page(apps.keys_of(app_id), query, KeyOut)
 
 
 @router.patch("/v1/apps/{app_id}/keys/{key_id}")
-def change_key(app_id: str, key_id: str, body: KeyPatch, apps: WritableApps, _: Named) -> KeyOut:
+def change_key(key_id: str, body: KeyPatch, ring: AddedKeys) -> KeyOut:
     """Rename a key."""
-    ring = apps.keys_of(app_id, change=True, live=True)
     return KeyOut.model_validate(ring.rename(key_id, body.name))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, selectinload
 
 from fairserve.platform.db.identity import App, Tenant
@@ -58,29 +56,14 @@ def by_name(session: Session, tenant_id: str, name: str) -> App | None:
     ).one_or_none()
 
 
-def count(session: Session, tenant_id: str | None, *, deleted: bool, name: str = "") -> int:
-    """Return the number of live or deleted apps of one or all tenants; ``name`` is a substring."""
-    which = _which(tenant_id, deleted, name)
-    return session.scalar(select(func.count(App.id)).join(App.tenant).where(*which)) or 0
-
-
-def page(session: Session, tenant_id: str | None, query: NamedPaging) -> Sequence[App]:
-    """Return the matching apps of one or all tenants, oldest first."""
-    statement = (
+def listed(tenant_id: str | None, query: NamedPaging) -> Select[App]:
+    """Return the statement of the matching apps of one or all tenants, oldest first."""
+    deleted = App.deleted_at.is_not(None) if query.deleted else App.deleted_at.is_(None)
+    owned = () if tenant_id is None else (App.tenant_id == tenant_id,)
+    return (
         select(App)
         .join(App.tenant)
-        .where(*_which(tenant_id, query.deleted, query.name))
+        .where(deleted, Tenant.deleted_at.is_(None), *owned, *named(App.name, query.name))
         .options(selectinload(App.stages), selectinload(App.limits))
         .order_by(App.created_at, App.id)
-        .limit(query.limit)
-        .offset(query.offset)
     )
-    return session.scalars(statement).all()
-
-
-def _which(tenant_id: str | None, deleted: bool, name: str) -> list[ColumnElement[bool]]:
-    own = App.deleted_at.is_not(None) if deleted else App.deleted_at.is_(None)
-    conditions = [own, Tenant.deleted_at.is_(None), *named(App.name, name)]
-    if tenant_id is not None:
-        conditions.append(App.tenant_id == tenant_id)
-    return conditions

@@ -71,12 +71,9 @@ class LimitsBody(Strict):
     """
 
 
-class AppCreate(Strict):
-    """A new app."""
+class AppSettings(Strict):
+    """Settings of a new app that can be changed later."""
 
-    name: Name
-    profile: ProfileBody
-    limits: LimitsBody = LimitsBody()
     weight: Weight | None = None
     """Weight, for admin keys only: it raises the tenant's share."""
     contract: ContractBody | None = None
@@ -92,7 +89,15 @@ class AppCreate(Strict):
     a run."""
 
 
-class AppPatch(Strict):
+class AppCreate(AppSettings):
+    """A new app."""
+
+    name: Name
+    profile: ProfileBody
+    limits: LimitsBody = LimitsBody()
+
+
+class AppPatch(AppSettings):
     """Changes of an app. A profile replaces the old one; an omitted limit is unchanged, and a null
     contract removes all its limits. A list replaces the old one, and null is its default.
     """
@@ -100,14 +105,7 @@ class AppPatch(Strict):
     name: Name | None = None
     profile: ProfileBody | None = None
     limits: LimitsBody | None = None
-    weight: Weight | None = None
-    """Weight, for admin keys only."""
     suspended: bool | None = None
-    contract: ContractBody | None = None
-    user_contract: ContractBody | None = None
-    user_headers: UserHeaders | None = None
-    cors_origins: CorsOrigins | None = None
-    run_rules: RunRules | None = None
 
 
 class StageOut(BaseModel):

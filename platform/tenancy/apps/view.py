@@ -1,15 +1,15 @@
-"""Views of an app for the API and the audit log."""
+"""View of an app for the API."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import timedelta
-from typing import Any
 
 from sqlalchemy.orm import Session
 
 from fairserve.interactions.run_rules import known_rules
 from fairserve.platform.db.identity import App
+from fairserve.platform.db.schemas import view_of
 from fairserve.platform.tenancy.apps.limits import new_users_in_force
 from fairserve.platform.tenancy.apps.schemas import AppOut, LimitsOut, ProfileOut
 from fairserve.platform.tenancy.apps.user_headers import DEFAULT_USER_HEADERS
@@ -34,12 +34,6 @@ def describe_all(session: Session, apps: Collection[App], retention: timedelta) 
     ]
 
 
-def audited(session: Session, app: App) -> dict[str, Any]:
-    """Return the fields of an app that the audit log stores."""
-    (out,) = describe_all(session, [app], timedelta())
-    return out.model_dump(mode="json", exclude={"warnings", "id", "tenant_id", "purge_after"})
-
-
 def warnings_of(app: App) -> list[str]:
     """Return warnings about valid but probably wrong values: limits below the calls of two runs."""
     calls = app.calls_per_interaction
@@ -53,27 +47,17 @@ def warnings_of(app: App) -> list[str]:
 
 def _out(app: App, contract: ContractOut, user_contract: ContractOut, kept: timedelta) -> AppOut:
     profile = declared_profile(app)
-    return AppOut(
-        id=app.id,
-        tenant_id=app.tenant_id,
-        name=app.name,
+    in_force = new_users_in_force(app.limits)
+    return view_of(
+        AppOut,
+        app,
         profile=ProfileOut.model_validate(profile, from_attributes=True),
-        profile_mode=app.profile_mode,
-        limits=LimitsOut(
-            user_rpm=app.limits.user_rpm,
-            app_rpm=app.limits.app_rpm,
-            new_users_per_minute=app.limits.new_users_per_minute,
-            new_users_in_force=new_users_in_force(app.limits),
-        ),
-        weight=app.weight,
+        limits=view_of(LimitsOut, app.limits, new_users_in_force=in_force),
         contract=contract,
         user_contract=user_contract,
         user_headers=list(DEFAULT_USER_HEADERS if app.user_headers is None else app.user_headers),
         cors_origins=app.cors_origins or [],
         run_rules=None if app.run_rules is None else list(known_rules(app.run_rules)),
-        created_at=app.created_at,
-        suspended_at=app.suspended_at,
-        deleted_at=app.deleted_at,
-        purge_after=None if app.deleted_at is None else app.deleted_at + kept,
+        purge_after=app.deleted_at and app.deleted_at + kept,
         warnings=warnings_of(app),
     )

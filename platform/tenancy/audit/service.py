@@ -6,36 +6,16 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.platform.db.schemas import Page
+from fairserve.platform.db.rows import read_page
+from fairserve.platform.db.schemas import Page, view_of
 from fairserve.platform.tenancy.audit.schemas import AuditOut, AuditQuery
 
 
 def changes_page(session: Session, query: AuditQuery) -> Page[AuditOut]:
     """Return a page of the changes, newest first."""
-    conditions = _conditions(query)
-    rows = session.scalars(
-        select(AuditEntry)
-        .where(*conditions)
-        .order_by(AuditEntry.at.desc(), AuditEntry.id.desc())
-        .limit(query.limit)
-        .offset(query.offset)
-    )
-    items = [
-        AuditOut(
-            id=row.id,
-            at=row.at,
-            actor=row.actor,
-            actor_key_id=row.actor_key_id,
-            tenant=row.tenant_id,
-            action=row.action,
-            target=row.target,
-            before=row.before,
-            after=row.after,
-        )
-        for row in rows
-    ]
-    total = session.scalar(select(func.count(AuditEntry.id)).where(*conditions)) or 0
-    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+    newest = select(AuditEntry).order_by(AuditEntry.at.desc(), AuditEntry.id.desc())
+    rows, total = read_page(session, newest.where(*_conditions(query)), query)
+    return Page.of([view_of(AuditOut, row) for row in rows], total, query)
 
 
 def _conditions(query: AuditQuery) -> list[ColumnElement[bool]]:

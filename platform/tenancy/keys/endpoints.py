@@ -57,7 +57,7 @@ def rotate_admin_keys(
 @router.get("")
 def list_admin_keys(ring: ReadableKeys, query: Annotated[Paging, Query()]) -> Page[AdminKeyOut]:
     """Return admin keys by prefix with their last use (to the hour), oldest first."""
-    return keys_page(ring, query)
+    return keys_page(ring, query, AdminKeyOut)
 
 
 @router.patch("/{key_id}")

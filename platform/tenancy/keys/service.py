@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Response
 from sqlalchemy.orm import Session
@@ -20,18 +20,19 @@ from fairserve.platform.db import audit, keys
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.keys import KeyOwner
+from fairserve.platform.db.rows import read_page
 from fairserve.platform.db.schemas import KeyOut, NewKeyOut, Page, Paging
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.tenancy.auth import Authenticator, Principal
 from fairserve.platform.tenancy.keys.schemas import (
     AdminKeyCreate,
-    AdminKeyOut,
     AdminKeyPatch,
     KeyCreate,
     NewAdminKeyOut,
 )
 from fairserve.platform.tenancy.roles import require_role
 
+Shape = TypeVar("Shape", bound=KeyOut)
 DEPLOYMENT = KeyOwner(None)
 MAX_KEYS = 100
 """Maximum number of valid keys of one owner."""
@@ -78,10 +79,9 @@ class KeyRing:
         role = body.role if isinstance(body, AdminKeyCreate) else "admin"
         return self.issue(body.name or "", body.expires_at, role)
 
-    def page(self, limit: int, offset: int) -> tuple[Sequence[ApiKey], int]:
-        """Return a page of the keys, and their number."""
-        rows = keys.page(self._session, self._owner, limit=limit, offset=offset)
-        return rows, keys.count(self._session, self._owner)
+    def page(self, paging: Paging) -> tuple[Sequence[ApiKey], int]:
+        """Return a page of the keys, revoked ones included, oldest first, and their number."""
+        return read_page(self._session, keys.listed(self._owner), paging)
 
     def rename(self, key_id: str, name: str) -> ApiKey:
         """Change the display name of a key."""
@@ -236,6 +236,12 @@ def shown_once(key: keys.IssuedKey, response: Response) -> NewKeyOut:
     return NewKeyOut(**KeyOut.model_validate(key.row).model_dump(), api_key=key.plain)
 
 
+def shown_with_owner(key: keys.IssuedKey, response: Response) -> dict[str, Any]:
+    """Return the fields that show the first key of a new tenant or app."""
+    response.headers["Cache-Control"] = "no-store"
+    return {"key": KeyOut.model_validate(key.row), "api_key": key.plain}
+
+
 def admin_key_shown_once(key: keys.IssuedKey, response: Response) -> NewAdminKeyOut:
     """Return the response that shows a new admin key; it must not be cached."""
     shown = shown_once(key, response)
@@ -247,12 +253,7 @@ def admin_keys(session: Session, principal: Principal, authenticator: Authentica
     return KeyRing(session, principal, authenticator, DEPLOYMENT)
 
 
-def keys_page(ring: KeyRing, paging: Paging) -> Page[AdminKeyOut]:
-    """Return admin keys by prefix with their last use, oldest first, including revoked ones."""
-    rows, total = ring.page(paging.limit, paging.offset)
-    return Page(
-        items=[AdminKeyOut.model_validate(row) for row in rows],
-        total=total,
-        limit=paging.limit,
-        offset=paging.offset,
-    )
+def keys_page(ring: KeyRing, paging: Paging, shape: type[Shape]) -> Page[Shape]:
+    """Return keys by prefix with their last use, oldest first, including revoked ones."""
+    rows, total = ring.page(paging)
+    return Page.of([shape.model_validate(row) for row in rows], total, paging)

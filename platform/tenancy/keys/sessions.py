@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, delete, or_
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.console import ConsoleSession
+from fairserve.platform.db.rows import changed
 
 IDLE = timedelta(minutes=60)
 """Time without a request or an open page after which a sign-in ends."""
@@ -24,5 +25,4 @@ def is_expired(now: datetime) -> ColumnElement[bool]:
 
 def delete_expired(session: Session, now: datetime) -> int:
     """Delete expired sessions; return their number. The caller commits."""
-    result = session.execute(delete(ConsoleSession).where(is_expired(now)))
-    return int(getattr(result, "rowcount", 0))
+    return changed(session, delete(ConsoleSession).where(is_expired(now)))

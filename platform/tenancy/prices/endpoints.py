@@ -15,7 +15,8 @@ from fairserve.platform.base.money import micro_of, price_of
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.contracts import Price
-from fairserve.platform.db.schemas import Page
+from fairserve.platform.db.rows import count, read_page
+from fairserve.platform.db.schemas import Page, view_of
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.prices import repository
@@ -33,14 +34,9 @@ def list_prices(
     request: Request, session: ReadSession, query: Annotated[PriceQuery, Query()]
 ) -> Page[PriceOut]:
     """Return all prices including past ones, by model and then newest first."""
-    rows, total = repository.page(session, query.model, query.limit, query.offset)
+    rows, total = read_page(session, repository.listed(query.model), query)
     currency = request.app.state.settings.tenancy.currency
-    return Page(
-        items=[_out(row, currency) for row in rows],
-        total=total,
-        limit=query.limit,
-        offset=query.offset,
-    )
+    return Page.of([_out(row, currency) for row in rows], total, query)
 
 
 @router.post("", status_code=status.HTTP_201_CREATED)
@@ -56,7 +52,7 @@ def create_price(
             " past calls do not change",
             param="valid_from",
         )
-    if repository.count(session) >= MAX_PRICES:
+    if count(session, repository.listed()) >= MAX_PRICES:
         raise ConflictError(f"the limit of {MAX_PRICES} prices is reached", code="too_many_prices")
     if repository.at(session, body.model, begins) is not None:
         raise ConflictError("the model has a price with this valid_from", param="valid_from")
@@ -120,14 +116,11 @@ def _audited(row: Price) -> dict[str, Any]:
 
 
 def _out(row: Price, currency: str) -> PriceOut:
-    return PriceOut(
-        id=row.id,
-        model=row.model,
+    return view_of(
+        PriceOut,
+        row,
         input=price_of(row.input_tokens),
         cached_input=price_of(row.cached_tokens),
         output=price_of(row.output_tokens),
         currency=currency,
-        valid_from=row.valid_from,
-        author=row.author,
-        created_at=row.created_at,
     )

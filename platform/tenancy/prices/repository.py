@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.contracts import Price
@@ -18,25 +17,10 @@ def load_book(session: Session) -> PriceBook:
     return PriceBook(entry_of(row) for row in read_only(session).scalars(select(Price)))
 
 
-def page(
-    session: Session, model: str | None, limit: int, offset: int
-) -> tuple[Sequence[Price], int]:
-    """Return a page of the table, by model and then newest first, and the table's length."""
-    conditions = [] if model is None else [Price.model == model]
-    rows = session.scalars(
-        select(Price)
-        .where(*conditions)
-        .order_by(Price.model, Price.valid_from.desc())
-        .limit(limit)
-        .offset(offset)
-    ).all()
-    return rows, count(session, model)
-
-
-def count(session: Session, model: str | None = None) -> int:
-    """Return the number of prices, of one model or of all."""
-    conditions = [] if model is None else [Price.model == model]
-    return session.scalar(select(func.count(Price.id)).where(*conditions)) or 0
+def listed(model: str | None = None) -> Select[Price]:
+    """Return the statement of the prices of one model or of all, by model and then newest first."""
+    statement = select(Price).order_by(Price.model, Price.valid_from.desc())
+    return statement if model is None else statement.where(Price.model == model)
 
 
 def at(session: Session, model: str, valid_from: datetime) -> Price | None:

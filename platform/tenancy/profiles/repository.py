@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import and_, delete, func, or_, select
+from sqlalchemy import Select, and_, delete, or_, select
 from sqlalchemy.orm import Session
 
 from fairserve.interactions.profiles.profile import AppProfile
@@ -80,19 +80,10 @@ def latest(session: Session, apps: Collection[App]) -> Mapping[str, ProfileVersi
     return {version.app_id: version for version in found}
 
 
-def history(
-    session: Session, app_id: str, *, limit: int, offset: int
-) -> tuple[Sequence[ProfileVersion], int]:
-    """Return a page of an app's versions, newest first, and their number."""
-    of_app = ProfileVersion.app_id == app_id
-    rows = session.scalars(
-        select(ProfileVersion)
-        .where(of_app)
-        .order_by(ProfileVersion.version.desc())
-        .limit(limit)
-        .offset(offset)
-    ).all()
-    return rows, session.scalar(select(func.count()).select_from(ProfileVersion).where(of_app)) or 0
+def history(app_id: str) -> Select[ProfileVersion]:
+    """Return the statement of an app's versions, newest first."""
+    of_app = select(ProfileVersion).where(ProfileVersion.app_id == app_id)
+    return of_app.order_by(ProfileVersion.version.desc())
 
 
 def add_version(

@@ -15,6 +15,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.profiles import ProfileSource
+from fairserve.platform.db.rows import read_page
 from fairserve.platform.db.schemas import Page, Paging
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.tenancy.apps import repository as apps
@@ -151,13 +152,9 @@ def app_of(session: Session, tenant_id: str | None, app_id: str) -> App:
 
 def history_page(session: Session, app: App, paging: Paging) -> Page[ProfileVersionOut]:
     """Return the profiles that were in force, newest first, with the reason of each change."""
-    rows, total = repository.history(session, app.id, limit=paging.limit, offset=paging.offset)
-    return Page(
-        items=[ProfileVersionOut.model_validate(row, from_attributes=True) for row in rows],
-        total=total,
-        limit=paging.limit,
-        offset=paging.offset,
-    )
+    rows, total = read_page(session, repository.history(app.id), paging)
+    items = [ProfileVersionOut.model_validate(row, from_attributes=True) for row in rows]
+    return Page.of(items, total, paging)
 
 
 def change_mode(

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response, status
 from fairserve.platform.db.schemas import KeyOut, NamedPaging, NewKeyOut, Page, Paging
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch, KeyRotate
-from fairserve.platform.tenancy.keys.service import shown_once
+from fairserve.platform.tenancy.keys.service import KeyRing, keys_page, shown_once, shown_with_owner
 from fairserve.platform.tenancy.principals import AdminPrincipal
 from fairserve.platform.tenancy.tenants.schemas import (
     TenantCreate,
@@ -17,7 +17,7 @@ from fairserve.platform.tenancy.tenants.schemas import (
     TenantOut,
     TenantPatch,
 )
-from fairserve.platform.tenancy.tenants.service import Tenants, tenants_of
+from fairserve.platform.tenancy.tenants.service import Tenants
 
 router = APIRouter(prefix="/admin/tenants")
 
@@ -25,11 +25,11 @@ router = APIRouter(prefix="/admin/tenants")
 def _tenants_to_write(
     request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> Tenants:
-    return tenants_of(request.app.state.tenancy, session, principal)
+    return Tenants(request.app.state.tenancy, session, principal)
 
 
 def _tenants_to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> Tenants:
-    return tenants_of(request.app.state.tenancy, session, principal)
+    return Tenants(request.app.state.tenancy, session, principal)
 
 
 WritableTenants = Annotated[Tenants, Depends(_tenants_to_write, scope="function")]
@@ -42,12 +42,7 @@ def create_tenant(
 ) -> TenantCreated:
     """Create a tenant; the response shows its key, once."""
     tenant, key = tenants.create(body)
-    response.headers["Cache-Control"] = "no-store"
-    return TenantCreated(
-        **tenants.describe(tenant).model_dump(),
-        key=KeyOut.model_validate(key.row),
-        api_key=key.plain,
-    )
+    return TenantCreated(**tenants.describe(tenant).model_dump(), **shown_with_owner(key, response))
 
 
 @router.get("")
@@ -55,8 +50,7 @@ def list_tenants(
     tenants: ReadableTenants, query: Annotated[NamedPaging, Query()]
 ) -> Page[TenantOut]:
     """Return the tenants, oldest first, including suspended ones; with ``deleted`` the deleted."""
-    items, total = tenants.page(query)
-    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+    return tenants.page(query)
 
 
 @router.get("/{tenant_id}")
@@ -85,21 +79,26 @@ def restore_tenant(tenant_id: str, tenants: WritableTenants) -> TenantOut:
     return tenants.describe(tenants.restore(tenant_id))
 
 
+def _keys_to_add(tenant_id: str, tenants: WritableTenants) -> KeyRing:
+    return tenants.keys_of(tenant_id, change=True, live=True)
+
+
+AddedKeys = Annotated[KeyRing, Depends(_keys_to_add, scope="function")]
+
+
 @router.post("/{tenant_id}/keys", status_code=status.HTTP_201_CREATED)
 def create_tenant_key(
-    tenant_id: str, tenants: WritableTenants, response: Response, body: KeyCreate | None = None
+    ring: AddedKeys, response: Response, body: KeyCreate | None = None
 ) -> NewKeyOut:
     """Create a further tenant key, shown once."""
-    ring = tenants.keys_of(tenant_id, change=True, live=True)
     return shown_once(ring.add(body or KeyCreate()), response)
 
 
 @router.post("/{tenant_id}/keys/rotate", status_code=status.HTTP_201_CREATED)
 def rotate_tenant_keys(
-    tenant_id: str, tenants: WritableTenants, response: Response, body: KeyRotate | None = None
+    ring: AddedKeys, response: Response, body: KeyRotate | None = None
 ) -> NewKeyOut:
     """Replace all keys of the tenant by a new one, shown once; keys of its apps are unchanged."""
-    ring = tenants.keys_of(tenant_id, change=True, live=True)
     return shown_once(ring.rotate((body or KeyRotate()).grace_s), response)
 
 
@@ -108,21 +107,12 @@ def list_tenant_keys(
     tenant_id: str, tenants: ReadableTenants, query: Annotated[Paging, Query()]
 ) -> Page[KeyOut]:
     """Return a tenant's own keys by prefix, oldest first, including revoked ones."""
-    rows, total = tenants.keys_of(tenant_id).page(query.limit, query.offset)
-    return Page(
-        items=[KeyOut.model_validate(row) for row in rows],
-        total=total,
-        limit=query.limit,
-        offset=query.offset,
-    )
+    return keys_page(tenants.keys_of(tenant_id), query, KeyOut)
 
 
 @router.patch("/{tenant_id}/keys/{key_id}")
-def change_tenant_key(
-    tenant_id: str, key_id: str, body: KeyPatch, tenants: WritableTenants
-) -> KeyOut:
+def change_tenant_key(key_id: str, body: KeyPatch, ring: AddedKeys) -> KeyOut:
     """Rename a key."""
-    ring = tenants.keys_of(tenant_id, change=True, live=True)
     return KeyOut.model_validate(ring.rename(key_id, body.name))
 
 

@@ -13,7 +13,8 @@ from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.identity import EndUser, Tenant
-from fairserve.platform.db.schemas import Page, UserId
+from fairserve.platform.db.rows import read_page
+from fairserve.platform.db.schemas import Page, UserId, view_of
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
 from fairserve.platform.tenancy.apps.control_events import user_changed
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
@@ -43,17 +44,11 @@ def list_users(session: ReadSession, query: Annotated[UserQuery, Query()]) -> Pa
         conditions.append(beginning == query.user)
     if query.blocked is not None:
         conditions.append(EndUser.blocked == query.blocked)
-    rows = session.scalars(
-        select(EndUser)
-        .where(*conditions)
-        .order_by(EndUser.tenant_id, EndUser.external_id)
-        .limit(query.limit)
-        .offset(query.offset)
-    ).all()
-    total = session.scalar(select(func.count(EndUser.external_id)).where(*conditions)) or 0
+    users = select(EndUser).where(*conditions).order_by(EndUser.tenant_id, EndUser.external_id)
+    rows, total = read_page(session, users, query)
     found = contracts.of_users(session, [(row.tenant_id, row.external_id) for row in rows])
     items = [_out(row, found.get(_holder(row.tenant_id, row.external_id))) for row in rows]
-    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+    return Page.of(items, total, query)
 
 
 @router.get("/{tenant_id}/{user:path}", dependencies=[Depends(require_admin)])
@@ -158,12 +153,4 @@ def _described(session: Session, tenant_id: str, user: str) -> UserOut:
 
 
 def _out(row: EndUser, contract: Contract | None) -> UserOut:
-    return UserOut(
-        tenant_id=row.tenant_id,
-        user=row.external_id,
-        weight=row.weight,
-        rpm=row.rpm,
-        blocked=row.blocked,
-        contract=contract_service.shown(contract),
-        updated_at=row.updated_at,
-    )
+    return view_of(UserOut, row, user=row.external_id, contract=contract_service.shown(contract))

@@ -17,6 +17,7 @@ from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.identity import App, EndUser, Tenant
 from fairserve.platform.db.ledger import LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import ThrottlingSetting
+from fairserve.platform.db.rows import count
 from fairserve.platform.tenancy.apps.control_events import app_changed, tenant_changed, user_changed
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 from fairserve.platform.tenancy.quotas.repository import Holder, of_apps, of_tenants, of_users
@@ -32,16 +33,22 @@ LOOKED_UP = 500
 T = TypeVar("T")
 
 
+_CALL = (
+    LedgerCall.accepted_at,
+    LedgerCall.call_id,
+    LedgerCall.tenant_id,
+    LedgerCall.app_id,
+    LedgerCall.user_id,
+    func.coalesce(LedgerCall.served_model, LedgerCall.model),
+    LedgerCall.interaction_id,
+)
+"""Columns of every call; those from the tenant on are the first fields of its value."""
+
+
 def served_calls(session: Session, from_at: float, until_at: float, most: int) -> list[ServedCall]:
     """Return the ``most`` most recent accepted calls that arrived in this time, newest first."""
     columns = select(
-        LedgerCall.accepted_at,
-        LedgerCall.call_id,
-        LedgerCall.tenant_id,
-        LedgerCall.app_id,
-        LedgerCall.user_id,
-        func.coalesce(LedgerCall.served_model, LedgerCall.model).label("pool"),
-        LedgerCall.interaction_id,
+        *_CALL,
         LedgerCall.stage,
         LedgerCall.outcome,
         LedgerCall.input_tokens,
@@ -54,25 +61,8 @@ def served_calls(session: Session, from_at: float, until_at: float, most: int) -
         LedgerCall.worker,
     ).where(LedgerCall.outcome != "refused", LedgerCall.shared_by.is_(None))
     return [
-        ServedCall(
-            row.tenant_id,
-            row.app_id,
-            row.user_id,
-            row.pool,
-            row.interaction_id,
-            row.stage,
-            row.outcome,
-            row.accepted_at.timestamp(),
-            row.input_tokens,
-            row.system_tokens,
-            row.cached_tokens,
-            row.output_tokens,
-            row.queue_delay_s,
-            row.ttft_s,
-            row.duration_s,
-            row.worker,
-        )
-        for row in _pages(session, columns, from_at, until_at, most)
+        ServedCall._make([*owner, stage, outcome, at.timestamp(), *rest])
+        for at, owner, (stage, outcome, *rest) in _calls(session, columns, from_at, until_at, most)
     ]
 
 
@@ -81,39 +71,29 @@ def refused_calls(
 ) -> list[RejectedCall]:
     """Return the ``most`` most recent rejected calls that arrived in this time, newest first."""
     columns = (
-        select(
-            LedgerCall.accepted_at,
-            LedgerCall.call_id,
-            LedgerCall.tenant_id,
-            LedgerCall.app_id,
-            LedgerCall.user_id,
-            func.coalesce(LedgerCall.served_model, LedgerCall.model).label("pool"),
-            LedgerCall.interaction_id,
-            ThrottlingEvent.reason,
-            ThrottlingEvent.mid_run,
-        )
+        select(*_CALL, ThrottlingEvent.reason, ThrottlingEvent.mid_run)
         .join(ThrottlingEvent, ThrottlingEvent.call_id == LedgerCall.call_id)
         .where(LedgerCall.outcome == "refused", LedgerCall.shared_by.is_(None))
     )
     return [
-        RejectedCall(
-            row.tenant_id,
-            row.app_id,
-            row.user_id,
-            row.pool,
-            row.interaction_id,
-            row.accepted_at.timestamp(),
-            row.reason,
-            row.mid_run,
-        )
-        for row in _pages(session, columns, from_at, until_at, most)
+        RejectedCall._make([*owner, at.timestamp(), *rest])
+        for at, owner, rest in _calls(session, columns, from_at, until_at, most)
     ]
+
+
+def _calls(
+    session: Session, columns: Select[*tuple[Any, ...]], from_at: float, until_at: float, most: int
+) -> Iterator[tuple[datetime, Sequence[Any], Sequence[Any]]]:
+    """Yield the time of each call, its first fields, and what follows ``_CALL``."""
+    for row in _pages(session, columns, from_at, until_at, most):
+        at, _, *fields = row
+        yield at, fields[: len(_CALL) - 2], fields[len(_CALL) - 2 :]
 
 
 def changes_since(session: Session, at: float) -> int:
     """Return the number of versions of the throttling settings since a time."""
     made = ThrottlingSetting.created_at >= datetime.fromtimestamp(at, UTC)
-    return session.scalar(select(func.count(ThrottlingSetting.version)).where(made)) or 0
+    return count(session, select(ThrottlingSetting).where(made))
 
 
 def settings_of(

@@ -5,8 +5,7 @@ from decimal import Decimal
 import pytest
 
 from fairserve.platform.base.errors import ConflictError, InvalidRequestError
-from fairserve.platform.console.contract_form import contract_of
-from fairserve.platform.console.forms import refused
+from fairserve.platform.console.forms import contract_of, refused
 from fairserve.platform.console.pages import apps, tenants
 from fairserve.platform.console.pages.client import ShownClient, changed, path_of
 from fairserve.platform.tenancy.apps.schemas import AppPatch

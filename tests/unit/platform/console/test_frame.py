@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from fairserve.platform.base.errors import UnavailableError
-from fairserve.platform.console import formats, overview_charts
+from fairserve.platform.console import charts, formats
 from fairserve.platform.console.assets import FOLDER, asset_url, assets
 from fairserve.platform.console.rendering import _json_block
 from fairserve.platform.console.signing_in import HOME, local
@@ -107,9 +107,9 @@ def test_an_event_may_have_several_lines():
 
 
 def test_share_is_computed_over_the_last_entries():
-    shares = overview_charts.share_over([1, None, 3, 0], [2, None, 4, 0], 2)
+    shares = charts.share_over([1, None, 3, 0], [2, None, 4, 0], 2)
     assert shares == [0.5, 0.5, 0.75, 0.75]
-    assert overview_charts.share_over([0.0, 5], [0.0, 5], 1) == [None, 1.0]
+    assert charts.share_over([0.0, 5], [0.0, 5], 1) == [None, 1.0]
 
 
 def test_every_static_file_has_an_asset_url():

@@ -112,7 +112,7 @@ class SlowCounter:
     def __init__(self):
         self.threads = []
 
-    def chat(self, messages, tools):
+    def chat(self, messages, tools, *_):
         self.threads.append(threading.current_thread().name)
         return Prompt(BytesCounter().text("x").token_ids, 0)
 
@@ -135,12 +135,12 @@ class KeepingCounter:
     def __init__(self):
         self.tenants = []
 
-    def chat(self, messages, tools, tenant):
+    def chat(self, messages, tools, max_tokens, options, tenant):
         self.tenants.append(tenant)
         return Prompt(BytesCounter().text("x").token_ids, 0)
 
-    def text(self, text, tenant):
-        return self.chat([], None, tenant)
+    def text(self, text, max_tokens, options, tenant):
+        return self.chat([], None, max_tokens, options, tenant)
 
 
 async def test_prompts_are_kept_for_their_tenant():

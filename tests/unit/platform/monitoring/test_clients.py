@@ -101,13 +101,14 @@ async def test_a_client_lists_its_calls_rejections_and_limits(make_world):
     world.now_s += 5
     found = world.monitoring.clients.one("t", "app", "u")
     assert found.client.blocked
-    assert (found.tenant_weight, found.app_weight, found.user_weight) == (1.0, 1.0, 2.0)
+    weights = found.weights
+    assert (weights.tenant, weights.app, weights.user) == (1.0, 1.0, 2.0)
     assert sum(value or 0 for value in found.service) == 114.0
     assert sum(found.refused) == 1
     assert len(found.at) == len(found.service) == len(found.refused) == 360
     assert found.at[-1] <= 1_000_000.0 + world.now_s
     (under_way,) = found.calls
-    assert (under_way.state, under_way.record.output_tokens) == ("running", 7)
+    assert (under_way.state, under_way.output_tokens) == ("running", 7)
     assert found.limits.throttle is not None
     assert world.monitoring.clients.one("t", "app", "nobody") is None
     assert world.monitoring.clients.one("other", "app", "u") is None

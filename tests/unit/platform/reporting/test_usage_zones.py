@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.reporting.usage.levels import DAY_S, QUARTER_S
+from fairserve.platform.db.usage import QUARTER_S
+from fairserve.platform.reporting.usage.levels import DAY_S
 from fairserve.platform.reporting.usage.zones import day_bounds, local_day, offsets, zone_named
 
 ZONES = [

@@ -16,9 +16,11 @@ from sqlalchemy.orm import Session
 
 from fairserve.platform.db.ledger import LedgerInteraction
 from fairserve.platform.db.many_keys import in_keys, key_parameter
+from fairserve.platform.db.rows import table_of
 from fairserve.platform.db.upsert import fitting, insert_into
-from fairserve.platform.db.usage import UsageDirty
-from fairserve.platform.reporting.usage.levels import QUARTER_S, Row
+from fairserve.platform.db.usage import QUARTER_S, UsageDirty
+
+Row = dict[str, Any]
 
 
 def quarter_of(time: datetime) -> int:
@@ -42,8 +44,7 @@ def mark_ends_until_now(session: Session, rows: Sequence[Row]) -> None:
 
 def mark(session: Session, quarters: Iterable[tuple[str, str, int]]) -> None:
     """Mark (tenant, app, start) as changed, in a fixed order, so that writers cannot deadlock."""
-    table = UsageDirty.__table__
-    assert isinstance(table, Table)
+    table = table_of(UsageDirty)
     rows: list[dict[str, Any]] = [
         fitting(table, {"tenant_id": tenant, "app_id": app, "start_s": start_s, "marks": 1})
         for tenant, app, start_s in sorted(quarters)
@@ -55,9 +56,7 @@ def mark(session: Session, quarters: Iterable[tuple[str, str, int]]) -> None:
 
 @cache
 def _ends(dialect: str) -> Executable:
-    table = LedgerInteraction.__table__
-    assert isinstance(table, Table)
-    column = table.c
+    column = table_of(LedgerInteraction).c
     key = (column.tenant_id, column.app_id, column.id)
     return select(column.tenant_id, column.app_id, column.ended_at).where(in_keys(key, dialect))
 
