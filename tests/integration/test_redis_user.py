@@ -118,5 +118,5 @@ def test_a_missing_permission_is_found(server, rule):
     assert rule in rules()
     rest = [each for each in rules() if each != rule]
     client.execute_command("ACL SETUSER fairserve reset", *rest)
-    with pytest.raises(ResponseError, match="permission|can't run this command|can't access"):
+    with pytest.raises(ResponseError, match=r"permission|can't run this command|can't access"):
         asyncio.run(use_everything(RedisLog(url, PREFIX)))
