@@ -72,12 +72,13 @@ async def use_log(log):
     last = entries[-1].entry
     assert await log.where(1, last) == "there"
     assert await log.where(1, EntryId(999, 0)) == "trimmed"
-    await log.store_snapshot(1, state, last)
+    assert await log.store_snapshot("p", 1, state, last)
     assert await log.snapshot(1) == {"last": str(FIRST)}
     assert await log.ahead("p", last) == last
     assert await log.now_ms() > last.ms - 1
     begins = EntryId(last.ms + 1, 0)
     assert await log.begin("p", LEASE_MS, Base(2, {}), begins, state, 1)
+    await log.end(2)
     await log.leave("p")
 
 
