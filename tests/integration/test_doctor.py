@@ -4,8 +4,10 @@ import json
 import os
 
 import pytest
+import redis
 from databases import ON_POSTGRESQL
 from scripted_worker import ScriptedWorker
+from shared_servers import RedisProcess
 from whole_server import WholeServer
 
 from fairserve.platform.db.engine import connect
@@ -13,6 +15,7 @@ from fairserve.platform.db.schema import downgrade
 from fairserve.platform.server import cli
 from fairserve.platform.server.doctor import host
 from fairserve.platform.server.doctor.clocks import compared
+from fairserve.platform.server.doctor.redis_server import shared_findings
 
 CONFIG = """
 data_dir: {folder}
@@ -138,6 +141,106 @@ def test_postgresql_and_redis(new_postgres_url, database, redis_url, tmp_path, d
     assert "its workers count prompts" in found["tokenizer of scripted"]["found"]
     assert list(tmp_path.iterdir()) == []
     worker.close()
+
+
+# --- a Redis that servers share -------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_redis(redis_server, tmp_path):
+    """Yield a Redis whose settings the test changes, with its URL, and a client of it."""
+    server = RedisProcess(tmp_path / "redis", keeps=True)
+    with redis.Redis(port=server.port) as client:
+        yield server, client
+    server.close()
+
+
+@pytest.fixture
+def shared(doctor, tmp_path, monkeypatch):
+    """Return a function that returns the findings for a server with a role; its database is away."""
+    monkeypatch.setenv("FAIRSERVE_SECRET_KEY", "k" * 40)
+    monkeypatch.setenv("DATABASE_URL", "postgresql://127.0.0.1:9/nothing?connect_timeout=2")
+
+    def run(url, *flags, role="api"):
+        given = ["--data-dir", tmp_path, "--worker-urls", "http://127.0.0.1:9", "--role", role]
+        return doctor(*given, "--redis-url", url, *flags)[1]
+
+    return run
+
+
+def redis_rows(found):
+    return {name: s for name, s in statuses(found).items() if "edis" in name or name == "role"}
+
+
+def test_a_redis_that_servers_can_share(own_redis, shared):
+    server, client = own_redis
+    client.set("a", "b")
+    before = client.info("commandstats")
+    found = shared(server.url, role="control")
+    assert redis_rows(found) == dict.fromkeys(
+        ("role", "clock of Redis", "redis", "redis version", "redis eviction", "redis persistence"),
+        "ok",
+    )
+    assert found["role"]["found"] == "role is control; order and database are shared"
+    used = {name for name, of in client.info("commandstats").items() if of != before.get(name)}
+    assert used <= {"cmdstat_info", "cmdstat_time", "cmdstat_client|setinfo", "cmdstat_hello"}, (
+        "it changes nothing"
+    )
+    assert set(redis_rows(shared(server.url, role="all"))) == {"redis"}
+
+
+def test_an_unsafe_redis(own_redis, shared):
+    server, client = own_redis
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    client.config_set("appendonly", "no")
+    found = shared(server.url)
+    assert found["redis eviction"]["status"] == "warn", "without a bound nothing is evicted yet"
+    assert found["redis persistence"]["status"] == "warn"
+    assert found["redis persistence"]["help"].startswith("set appendonly to yes")
+    client.config_set("maxmemory", "100mb")
+    eviction = shared(server.url)["redis eviction"]
+    assert eviction["status"] == "fail"
+    assert eviction["found"] == "maxmemory-policy is allkeys-lru, maxmemory is 104,857,600 bytes"
+    assert eviction["help"].startswith("set maxmemory-policy to noeviction")
+    client.replicaof("127.0.0.1", 9)
+    assert redis_rows(shared(server.url))["redis primary"] == "fail"
+
+
+def test_a_user_who_may_not_read_the_settings_of_redis(own_redis, shared):
+    server, client = own_redis
+    client.acl_setuser("fairserve", enabled=True, passwords=["+pass"], commands=["+ping", "+time"])
+    url = server.url.replace("://", "://fairserve:pass@")
+    found = shared(url)
+    assert redis_rows(found) == {"role": "ok", "clock of Redis": "ok", "redis": "warn"}
+    assert "+info" in found["redis"]["help"]
+    assert redis_rows(shared(url.replace(":pass@", ":other@")))["redis"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "text"),
+    [
+        ({"redis_version": "6.0.16"}, "redis version", "6.0.16; the log needs 6.2"),
+        ({"aof_last_write_status": "err"}, "redis persistence", "last write"),
+        ({"cluster_enabled": 1}, "redis cluster", "Redis Cluster"),
+    ],
+)
+def test_what_a_redis_reports(own_redis, change, check, text):
+    info = own_redis[1].info()
+    assert {each.status for each in shared_findings(info)} == {"ok"}
+    found = {each.check: each for each in shared_findings({**info, **change})}
+    assert found[check].status == "fail"
+    assert text in found[check].found
+    assert found[check].help
+
+
+def test_a_role_needs_a_redis_and_a_database_of_all_servers(shared, monkeypatch):
+    found = shared("")
+    assert redis_rows(found) == {"role": "fail"}
+    assert found["role"]["help"] == "set FAIRSERVE_REDIS_URL on all servers"
+    monkeypatch.delenv("DATABASE_URL")
+    found = shared("redis://127.0.0.1:9/0")
+    assert redis_rows(found) == {"role": "fail", "redis": "fail"}
+    assert "PostgreSQL" in found["role"]["help"]
 
 
 @pytest.mark.parametrize(

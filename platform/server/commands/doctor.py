@@ -51,7 +51,7 @@ def doctor(
 
 def _findings(flags: dict[str, Any]) -> Iterator[Finding]:
     from fairserve.platform.server.configuration import checked_settings
-    from fairserve.platform.server.doctor import host, storage, workers
+    from fairserve.platform.server.doctor import host, redis_server, storage, workers
     from fairserve.platform.server.doctor.finding import fail
     from fairserve.platform.server.settings_sources import SettingsError, layers_of
 
@@ -67,6 +67,6 @@ def _findings(flags: dict[str, Any]) -> Iterator[Finding]:
     yield from database.run()
     yield from storage.check_journal(settings)
     yield from storage.check_private_files(settings)
-    yield from storage.check_redis(settings)
+    yield from redis_server.check_redis(settings)
     yield from host.check_open_files(settings)
     yield from workers.check_workers(settings, database.stored)

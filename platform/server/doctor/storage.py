@@ -1,4 +1,4 @@
-"""Checks of the database, the secret key, the journal and Redis. They change nothing."""
+"""Checks of the database, the secret key and the journal. They change nothing."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ from fairserve.platform.server.backup.restore import check_restored
 from fairserve.platform.server.doctor.clocks import compared
 from fairserve.platform.server.doctor.finding import Finding, fail, ok, warn
 from fairserve.platform.server.settings import Settings
-
-REDIS_TIMEOUT_S = 3.0
 
 
 class DatabaseChecks:
@@ -193,29 +191,6 @@ def _rejected_rows(folder: Path) -> Iterator[Finding]:
         )
     else:
         yield ok("ledger", "the database rejected no row")
-
-
-def check_redis(settings: Settings) -> Iterator[Finding]:
-    """Yield whether Redis answers, if it is configured."""
-    url = settings.background.redis_url
-    if not url:
-        return
-    try:
-        from redis import Redis, RedisError
-    except ModuleNotFoundError:
-        yield fail("redis", "the client is not installed", "pip install 'fairserve[redis]'")
-        return
-    try:
-        with Redis.from_url(
-            url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S
-        ) as client:
-            version = client.info("server")["redis_version"]
-    except (RedisError, ValueError, OSError) as error:
-        text = " ".join(str(error).split())
-        yield fail("redis", f"no answer: {text}", "start Redis, or correct --redis-url")
-    else:
-        jobs = "Celery runs the jobs" if settings.background.jobs_on_celery else "not used for jobs"
-        yield ok("redis", f"version {version} answers; {jobs}")
 
 
 def _existing(folder: Path) -> Path:

@@ -11,9 +11,12 @@ import pytest
 import yaml
 from helm_chart import check, helm, rendered
 
+from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.fleet.fleet_file import parse_fleet
 from fairserve.platform.server.settings import FIELDS
 from fairserve.platform.server.settings_flags import environment_names
+from fairserve.platform.server.settings_sources import settings_from
+from fairserve.platform.server.shared_order import SharedOrder
 
 CHART = Path(__file__).resolve().parents[3] / "deploy/helm/fairserve"
 WORKER = {"id": "vllm-1", "url": "http://10.0.0.5:8000", "model": "m"}
@@ -47,7 +50,20 @@ BARE = {
     "podDisruptionBudget": {"enabled": False},
     "networkPolicy": {"enabled": False},
 }
+SEVERAL = {**GATEWAY, "scaling": {"enabled": True}}
 CASES = {
+    "several servers": SEVERAL,
+    "several servers, full": {
+        **SEVERAL,
+        **FULL,
+        "scaling": {"enabled": True, "api": {"autoscaling": {"minReplicas": 3, "maxReplicas": 30}}},
+    },
+    "several servers, bare": {
+        **SEVERAL,
+        **BARE,
+        "jobs": {"enabled": True},
+        "scaling": {"enabled": True, "api": {"replicas": 5, "autoscaling": {"enabled": False}}},
+    },
     "gateway": GATEWAY,
     "gateway, full": {**GATEWAY, **FULL},
     "gateway, bare": {**GATEWAY, **BARE},
@@ -86,7 +102,8 @@ def check_all(manifests):
 
 
 def render_and_check(chart):
-    check_all(rendered(chart, CASES["picker, full"]))
+    for name in ("picker, full", "several servers, full"):
+        check_all(rendered(chart, CASES[name]))
 
 
 def kinds(manifests):
@@ -104,7 +121,30 @@ def containers(manifests):
 
 
 def environment(container):
-    return {each["name"]: each["value"] for each in container["env"]}
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
+def required_secrets(container):
+    """Return the variables without which a pod does not start."""
+    found = {}
+    for each in container["env"]:
+        if "valueFrom" in each:
+            reference = each["valueFrom"]["secretKeyRef"]
+            assert reference == {"name": "fairserve", "key": each["name"]}
+            found[each["name"]] = "s" * 40
+    return found
+
+
+def roles(manifests):
+    """Return the arguments of the servers by component, with the number of pods."""
+    return {
+        m["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: (
+            m["spec"]["template"]["spec"]["containers"][0]["args"],
+            m["spec"].get("replicas"),
+        )
+        for m in manifests
+        if m["kind"] in ("StatefulSet", "Deployment") and "-jobs-" not in m["metadata"]["name"]
+    }
 
 
 def probes(container):
@@ -162,9 +202,16 @@ def test_every_reference_exists(manifests):
     for manifest in manifests:
         if manifest["kind"] == "Service":
             assert {port["targetPort"] for port in manifest["spec"]["ports"]} <= ports
-        if manifest["kind"] == "StatefulSet":
+        if manifest["kind"] in ("StatefulSet", "Deployment"):
             (server,) = manifest["spec"]["template"]["spec"]["containers"]
-            assert {probe["port"] for probe in probes(server)} <= ports
+            if server["args"][0] in ("serve", "picker"):
+                assert {probe["port"] for probe in probes(server)} <= ports
+        if manifest["kind"] == "HorizontalPodAutoscaler":
+            target = manifest["spec"]["scaleTargetRef"]
+            scaled = of(manifests, target["kind"], target["name"])
+            assert target["apiVersion"] == scaled["apiVersion"]
+            (container,) = containers([scaled])
+            assert container["resources"]["requests"]["cpu"], "use of the CPU is a share of it"
         if manifest["kind"] == "NetworkPolicy":
             for rule in manifest["spec"]["ingress"]:
                 assert {port["port"] for port in rule["ports"]} <= ports
@@ -254,6 +301,104 @@ def test_settings_of_the_operator_win_over_those_of_the_chart():
     assert found["FAIRSERVE_LOG_FORMAT"] == "json"
 
 
+# --- several servers ----------------------------------------------------------------------------
+
+
+def check_shared(manifests, monkeypatch):
+    """Check that the servers share an order, with what the manifests and the Secret give them."""
+    assert roles(manifests) == {
+        "server": (["serve", "--role", "control"], 2),
+        "api": (["serve", "--role", "api"], None),
+    }
+    for field in FIELDS:
+        for name in environment_names(field):
+            monkeypatch.delenv(name, raising=False)
+    for container in containers(manifests):
+        secrets = required_secrets(container) | {"DATABASE_URL": "postgresql://database/f"}
+        secrets |= {"REDIS_URL": "redis://redis/0"} if "REDIS_URL" in secrets else {}
+        with monkeypatch.context() as patch:
+            for name, value in {**environment(container), **secrets}.items():
+                patch.setenv(name, value)
+            command, *flags = container["args"]
+            if command == "serve":
+                settings = settings_from({flags[0].removeprefix("--"): flags[1]})
+                SharedOrder(settings, key_hasher(settings.db))
+
+
+def test_several_servers_share_an_order(monkeypatch):
+    check_shared(rendered(CHART, SEVERAL), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "broken"),
+    [
+        ("api.yaml", '"--role" "api"', '"--role" "all"'),
+        ("api.yaml", '"--role" "api"', '"--role" "control"'),
+        ("server.yaml", '"--role" "control"', '"--role" "controller"'),
+        ("server.yaml", "ternary 2 1", "ternary 1 1"),
+        ("_helpers.tpl", ' "REDIS_URL" }}', " }}"),
+        ("_helpers.tpl", ' "FAIRSERVE_SECRET_KEY"', ""),
+    ],
+)
+def test_servers_that_share_nothing_are_found(tmp_path, monkeypatch, file, text, broken):
+    copy = tmp_path / "chart"
+    shutil.copytree(CHART, copy)
+    path = copy / "templates" / file
+    whole = path.read_text()
+    assert text in whole
+    path.write_text(whole.replace(text, broken))
+    with pytest.raises((AssertionError, ValueError)):
+        check_shared(rendered(copy, SEVERAL), monkeypatch)
+
+
+def test_clients_reach_api_servers_which_scale_with_their_cpu():
+    manifests = rendered(CHART, SEVERAL)
+    component = "app.kubernetes.io/component"
+    assert of(manifests, "Service")["spec"]["selector"][component] == "api"
+    assert of(manifests, "Service", "demo-fairserve-metrics")["spec"]["selector"][component] == (
+        "server"
+    ), "each control server has the figures of all calls"
+    scaler = of(manifests, "HorizontalPodAutoscaler", "demo-fairserve-api")["spec"]
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 8)
+    (metric,) = scaler["metrics"]
+    assert metric["resource"]["name"] == "cpu"
+    fixed = rendered(CHART, CASES["several servers, bare"])
+    assert "HorizontalPodAutoscaler" not in kinds(fixed)
+    assert roles(fixed)["api"][1] == 5
+
+
+def test_each_control_server_has_a_volume_and_api_servers_keep_nothing():
+    manifests = rendered(CHART, SEVERAL)
+    (claim,) = of(manifests, "StatefulSet")["spec"]["volumeClaimTemplates"]
+    assert claim["metadata"]["name"] == "data"
+    pod = of(manifests, "Deployment", "demo-fairserve-api")["spec"]["template"]["spec"]
+    assert {"name": "data", "emptyDir": {}} in pod["volumes"]
+
+
+def test_a_standby_is_ready_and_only_one_server_of_a_kind_is_evicted():
+    manifests = rendered(CHART, SEVERAL)
+    for kind, name in (("StatefulSet", "demo-fairserve"), ("Deployment", "demo-fairserve-api")):
+        pod = of(manifests, kind, name)["spec"]["template"]
+        (server,) = pod["spec"]["containers"]
+        assert server["readinessProbe"]["httpGet"]["path"] == "/health/readiness"
+        budget = of(manifests, "PodDisruptionBudget", name)["spec"]
+        assert budget["maxUnavailable"] == 1
+        assert budget["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        (spread,) = pod["spec"]["topologySpreadConstraints"]
+        assert spread["labelSelector"] == budget["selector"]
+
+
+@pytest.mark.parametrize("values", [GATEWAY, PICKER], ids=["gateway", "picker"])
+def test_by_default_there_is_one_server(values):
+    manifests = rendered(CHART, values)
+    command = "serve" if values is GATEWAY else "picker"
+    assert roles(manifests) == {"server": ([command], 1)}
+    assert "HorizontalPodAutoscaler" not in kinds(manifests)
+    assert [required_secrets(each) for each in containers(manifests)] == [{}] * 4
+    selector = of(manifests, "Service")["spec"]["selector"]
+    assert selector["app.kubernetes.io/component"] == "server"
+
+
 # --- values -------------------------------------------------------------------------------------
 
 
@@ -264,6 +409,14 @@ def test_settings_of_the_operator_win_over_those_of_the_chart():
         ({"existingSecret": "s"}, "/fleet/workers"),
         ({**GATEWAY, "dataPlane": "envoy"}, "dataPlane"),
         ({**GATEWAY, "replicas": 2}, "replicas"),
+        ({**GATEWAY, "settings": {"role": "api"}}, "role"),
+        ({**SEVERAL, "scaling": {"enabled": True, "control": 3}}, "control"),
+        ({**PICKER, "scaling": {"enabled": True}}, "/mode"),
+        ({**SEVERAL, "jobs": {"enabled": False}}, "/jobs/enabled"),
+        (
+            {**SEVERAL, "scaling": {"enabled": True, "api": {"replicas": 0}}},
+            "/scaling/api/replicas",
+        ),
         ({**GATEWAY, "envoy": {"tlsSecret": "s"}}, "envoy"),
         ({**GATEWAY, "settings": {"admin_key": "k"}}, "admin_key"),
         ({**GATEWAY, "podDisruptionBudget": {"maxUnavailable": 2}}, "/podDisruptionBudget"),
@@ -300,7 +453,11 @@ def test_every_value_is_in_the_schema():
     ("file", "text", "broken"),
     [
         ("server.yaml", "{{ .Values.persistence.size }}", "{{ .Values.persistence.size"),
-        ("server.yaml", "replicas: 1", "replica: 1"),
+        ("server.yaml", "replicas:", "replica:"),
+        ("api.yaml", "scaleTargetRef", "scaleTarget"),
+        ("api.yaml", "averageUtilization", "averageUse"),
+        ("_helpers.tpl", "secretKeyRef", "secretRef"),
+        ("_helpers.tpl", "topologyKey:", "topologyKeys:"),
         ("service.yaml", "targetPort: picker", "targetPort: [picker]"),
         ("jobs.yaml", 'include "fairserve.pod" $root', 'include "fairserve.pot" $root'),
         ("poddisruptionbudget.yaml", "maxUnavailable:", "maxUnavailble:"),

@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.fleet.fleet_file import parse_fleet
 from fairserve.platform.server.settings import FIELDS, Settings
 from fairserve.platform.server.settings_flags import environment_names
+from fairserve.platform.server.settings_sources import settings_from
+from fairserve.platform.server.shared_order import SharedOrder
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 TEXT = (DEPLOY / "compose.yaml").read_text()
 COMPOSE = yaml.safe_load(TEXT)
 SERVICES = COMPOSE["services"]
 TLS_TEXT = (DEPLOY / "compose.tls.yaml").read_text()
+SCALED_TEXT = (DEPLOY / "compose.scaled.yaml").read_text()
 ENVIRONMENT = COMPOSE["x-platform"]["environment"]
 PINNED = re.compile(r"^[\w./-]+:v?\d+\.\d+(\.\d+)?(-\w+)*$")
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)([^}]*)\}")
@@ -131,8 +135,84 @@ def test_the_addition_for_tls_runs_the_configuration_that_is_tested(monkeypatch)
     assert f"/deploy/{Path(tls['source'])}/" in ignored
 
 
+def merged(base, added):
+    """Merge two files as Compose does, as far as the additions need it: commands replace each other."""
+    if isinstance(base, dict) and isinstance(added, dict):
+        both = {name: merged(base[name], added[name]) for name in base.keys() & added.keys()}
+        return {**base, **added, **both}
+    if isinstance(base, list) and all(":/" in str(each) for each in [*base, *added]):
+        return [*{each.partition(":/")[2]: each for each in [*base, *added]}.values()]
+    return added
+
+
+def check_scaled(text, monkeypatch):
+    """Check that the servers of the addition share an order, and nothing else."""
+    added = yaml.safe_load(text)
+    assert added["x-platform"] == COMPOSE["x-platform"], "the copy is current"
+    whole = merged(COMPOSE, added)["services"]
+    servers = {name: whole[name] for name in added["services"] if name != "redis"}
+    assert {name: server["command"] for name, server in servers.items()} == {
+        "platform": ["serve", "--role", "api"],
+        "api-2": ["serve", "--role", "api"],
+        "control-1": ["serve", "--role", "control"],
+        "control-2": ["serve", "--role", "control"],
+    }
+    folders = [volume for server in servers.values() for volume in server["volumes"]]
+    assert len(set(folders)) == len(servers), "each has a data folder of its own"
+    assert servers["control-1"]["volumes"] == SERVICES["platform"]["volumes"], "it has the journal"
+    for server in servers.values():
+        assert server["configs"] == SERVICES["platform"]["configs"]
+        assert {"inside", "engines"} <= set(server["networks"])
+        assert "healthcheck" in server
+        with monkeypatch.context() as patch:
+            for name, value in server["environment"].items():
+                patch.setenv(name, filled(value))
+            settings = settings_from({"role": server["command"][-1]})
+            SharedOrder(settings, key_hasher(settings.db))
+    written = added["services"]["redis"]["command"][-1]
+    for line in ("appendonly yes", "maxmemory-policy noeviction", "requirepass %s"):
+        assert rf"{line}\n" in written
+
+
+def test_the_addition_for_several_servers(monkeypatch):
+    whole = merged(COMPOSE, yaml.safe_load(SCALED_TEXT))
+    assert set(checked(yaml.safe_dump(whole)).service_names()) == {
+        *SERVICES,
+        *("api-2", "control-1", "control-2"),
+    }
+    checked(yaml.safe_dump(merged(whole, yaml.safe_load(TLS_TEXT))))
+    check_scaled(SCALED_TEXT, monkeypatch)
+    known = {name for name, _ in VARIABLE.findall(TEXT)}
+    assert {name for name, _ in VARIABLE.findall(SCALED_TEXT)} <= known
+    added, tls = yaml.safe_load(SCALED_TEXT), yaml.safe_load(TLS_TEXT)
+    other = added["services"]["api-2"]
+    platform, proxy = tls["services"]["platform"], tls["services"]["proxy"]
+    assert other["networks"]["edge"] == platform["networks"]["edge"], "Envoy balances over both"
+    trusted = other["environment"]["FAIRSERVE_TRUSTED_PROXIES"]
+    assert trusted == proxy["networks"]["edge"]["ipv4_address"]
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("command: [serve, --role, api]", "command: [serve]"),
+        ("[serve, --role, control]", "[serve, --role, controller]"),
+        ("REDIS_URL: redis", "REDIS: redis"),
+        ("    FAIRSERVE_SECRET_KEY:", "    FAIRSERVE_SECRET:"),
+        ("- control-2:/data", "- data:/data"),
+        ("noeviction", "allkeys-lru"),
+        ("appendonly yes", "appendonly no"),
+    ],
+)
+def test_several_servers_that_share_nothing_are_found(text, broken, monkeypatch):
+    assert text in SCALED_TEXT
+    with pytest.raises((AssertionError, ValueError)):
+        check_scaled(SCALED_TEXT.replace(text, broken), monkeypatch)
+
+
 def test_only_the_proxy_is_reached_from_other_hosts():
-    for name, service in SERVICES.items():
+    scaled = yaml.safe_load(SCALED_TEXT)["services"]
+    for name, service in [*SERVICES.items(), *scaled.items()]:
         for port in service.get("ports", ()):
             assert port.startswith("127.0.0.1:"), name
 

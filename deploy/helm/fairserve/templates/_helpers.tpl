@@ -96,6 +96,14 @@ image: {{ include "fairserve.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 securityContext: {{- toYaml .Values.securityContext | nindent 2 }}
 env: {{- include "fairserve.environment" . | trim | nindent 2 }}
+  {{- if .Values.scaling.enabled }}
+  # A pod does not start if the Secret lacks one of them.
+  {{- range $key := list "DATABASE_URL" "FAIRSERVE_SECRET_KEY" "REDIS_URL" }}
+  - name: {{ $key }}
+    valueFrom:
+      secretKeyRef: {name: {{ $.Values.existingSecret }}, key: {{ $key }}}
+  {{- end }}
+  {{- end }}
 envFrom:
   - secretRef:
       name: {{ .Values.existingSecret }}
@@ -118,4 +126,73 @@ envFrom:
   mountPath: /etc/fairserve-tls
   readOnly: true
 {{- end }}
+{{- end -}}
+
+{{/* The container of a server: "root", "args", and "resources". */}}
+{{- define "fairserve.server" -}}
+name: server
+args: {{- toYaml .args | nindent 2 }}
+{{ include "fairserve.container" .root }}
+ports:
+  - name: http
+    containerPort: 8000
+  {{- if .root.Values.metrics.enabled }}
+  - name: metrics
+    containerPort: {{ .root.Values.metrics.port }}
+  {{- end }}
+  {{- if eq .root.Values.mode "picker" }}
+  - name: picker
+    containerPort: {{ .root.Values.picker.port }}
+  {{- end }}
+startupProbe:
+  {{- include "fairserve.probe" (dict "path" "/health") | nindent 2 }}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: {{ div .root.Values.startupSeconds 5 }}
+livenessProbe:
+  {{- include "fairserve.probe" (dict "path" "/health") | nindent 2 }}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+# A standby is ready, too.
+readinessProbe:
+  {{- include "fairserve.probe" (dict "path" "/health/readiness") | nindent 2 }}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: 2
+resources: {{- toYaml .resources | nindent 2 }}
+volumeMounts: {{- include "fairserve.mounts" .root | nindent 2 }}
+{{- end -}}
+
+{{/* Volumes of a server, beside its data. */}}
+{{- define "fairserve.volumes" -}}
+- name: tmp
+  emptyDir: {}
+{{- if eq .Values.mode "gateway" }}
+- name: fleet
+  configMap:
+    name: {{ include "fairserve.fullname" . }}
+{{- end }}
+{{- if and (eq .Values.mode "picker") .Values.picker.tlsSecret }}
+- name: tls
+  secret:
+    secretName: {{ .Values.picker.tlsSecret }}
+    defaultMode: 0440
+{{- end }}
+{{- end -}}
+
+{{/* Prefer a node of its own for each server of a component: "root" and "component". */}}
+{{- define "fairserve.spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "fairserve.selector" .root | nindent 8 }}
+        app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* The component that clients reach. */}}
+{{- define "fairserve.serving" -}}
+{{ ternary "api" "server" .Values.scaling.enabled }}
 {{- end -}}

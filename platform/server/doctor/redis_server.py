@@ -1,0 +1,135 @@
+"""Checks of Redis: whether it answers, and whether servers can share one order of calls through it.
+
+They read the server's INFO and clock, and change nothing. Weakness: whether the user of ``redis_url``
+may write the log is seen only by a server that writes it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fairserve.platform.server.doctor.clocks import compared
+from fairserve.platform.server.doctor.finding import Finding, fail, ok, warn
+from fairserve.platform.server.settings import Settings
+
+TIMEOUT_S = 3.0
+NEEDED = (6, 2)
+"""First version that has ``XADD`` with ``NOMKSTREAM`` and ``XTRIM`` with ``MINID``."""
+
+Info = Mapping[str, Any]
+
+
+def check_redis(settings: Settings) -> Iterator[Finding]:
+    """Yield whether Redis answers, if it is configured, and whether servers with a role can share it."""
+    url, role = settings.background.redis_url, settings.control.role
+    shared = role != "all"
+    if shared:
+        yield from _check_role(settings)
+    if not url:
+        return
+    try:
+        from redis import Redis, RedisError
+        from redis.exceptions import NoPermissionError
+    except ModuleNotFoundError:
+        yield fail("redis", "the client is not installed", "pip install 'fairserve[redis]'")
+        return
+    try:
+        with Redis.from_url(
+            url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
+        ) as client:
+            if shared:
+                yield _clock(client)
+            info = client.info()
+    except NoPermissionError:
+        yield warn(
+            "redis",
+            "it answers, but the user of redis_url may not read its settings",
+            "allow this user +info and +time, or run doctor with a user who has them",
+        )
+    except (RedisError, ValueError, OSError) as error:
+        text = " ".join(str(error).split())
+        yield fail("redis", f"no answer: {text}", "start Redis, or correct --redis-url")
+    else:
+        jobs = "Celery runs the jobs" if settings.background.jobs_on_celery else "not used for jobs"
+        yield ok("redis", f"version {info['redis_version']} answers; {jobs}")
+        if shared:
+            yield from shared_findings(info)
+
+
+def _check_role(settings: Settings) -> Iterator[Finding]:
+    """Yield what servers with a role need and these settings lack."""
+    role = f"role is {settings.control.role}"
+    if not settings.background.redis_url:
+        yield fail(
+            "role", f"{role}, and redis_url is empty", "set FAIRSERVE_REDIS_URL on all servers"
+        )
+    elif settings.db.embedded_database:
+        yield fail(
+            "role",
+            f"{role}, and the database is a file of this host",
+            "set DATABASE_URL to the PostgreSQL database of all servers",
+        )
+    else:
+        yield ok("role", f"{role}; order and database are shared")
+
+
+def _clock(client: Any) -> Finding:
+    """Compare the clock of Redis, which is the time of the cell, with ours."""
+    began_s = time.time()
+    seconds, micros = client.time()
+    half_s = (time.time() - began_s) / 2
+    return compared("Redis", seconds + micros / 1e6 - began_s - half_s, half_s)
+
+
+def shared_findings(info: Info) -> Iterator[Finding]:
+    """Yield what the INFO of a Redis means for servers that share their order through it."""
+    yield _version(str(info["redis_version"]))
+    yield _eviction(info)
+    yield _persistence(info)
+    if info.get("role", "master") != "master":
+        yield fail(
+            "redis primary",
+            "this server is a replica, which accepts no writes",
+            "name the primary in redis_url",
+        )
+    if info.get("cluster_enabled"):
+        yield fail(
+            "redis cluster",
+            "this server is a node of a Redis Cluster, whose redirections are not followed",
+            "use a Redis without cluster mode",
+        )
+
+
+def _version(version: str) -> Finding:
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    needed = ".".join(map(str, NEEDED))
+    if found < NEEDED:
+        return fail("redis version", f"{version}; the log needs {needed}", "upgrade Redis")
+    return ok("redis version", f"{version}; the log needs {needed}")
+
+
+def _eviction(info: Info) -> Finding:
+    policy, limit = info.get("maxmemory_policy", "unknown"), int(info.get("maxmemory", 0))
+    found = f"maxmemory-policy is {policy}, maxmemory is {limit:,} bytes"
+    if policy == "noeviction":
+        return ok("redis eviction", f"{found}; nothing is evicted")
+    step = "set maxmemory-policy to noeviction: a full Redis must reject writes, not drop the log"
+    return fail("redis eviction", found, step) if limit else warn("redis eviction", found, step)
+
+
+def _persistence(info: Info) -> Finding:
+    check = "redis persistence"
+    if not info.get("aof_enabled"):
+        return warn(
+            check,
+            "appendonly is no: a restart of Redis loses the log",
+            "set appendonly to yes, so that a restart at the same time as that of control loses no call",
+        )
+    if info.get("aof_last_write_status", "ok") != "ok":
+        return fail(
+            check, "the last write of the append-only file failed", "free space on its disk"
+        )
+    return ok(check, "the append-only file is written")
