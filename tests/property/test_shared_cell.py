@@ -114,7 +114,7 @@ class History:
                 self._append(None, [])
 
 
-# --- equal states ------------------------------------------------------------------------------------
+# --- equal states -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "parameters"), CONFIGURATIONS)
@@ -168,7 +168,7 @@ def test_the_order_of_hashes_changes_nothing():
     assert found.pop().strip()
 
 
-# --- check sums --------------------------------------------------------------------------------------
+# --- check sums -------------------------------------------------------------------------------------
 
 
 def test_ticks_carry_check_sums_that_find_a_process_with_other_outputs():
@@ -194,7 +194,7 @@ def test_ticks_carry_check_sums_that_find_a_process_with_other_outputs():
     assert any(checks)
 
 
-# --- what is lost, repeated, or out of order ---------------------------------------------------------
+# --- what is lost, repeated, or out of order --------------------------------------------------------
 
 
 def disturbed(entries, rng):
