@@ -23,7 +23,7 @@ from fairserve.platform.control.log.marks import (
     StoredMarks,
 )
 from fairserve.platform.control.log.order import LogClock, LogOrder
-from fairserve.platform.control.log.redis_log import RedisLog
+from fairserve.platform.control.log.redis_log import RedisLog, cancel
 from fairserve.platform.control.log.shared_cell import EntryId
 from fairserve.platform.control.log.speaker import Speaker
 from fairserve.platform.control.log.wire import Tick
@@ -122,8 +122,7 @@ class SharedOrder:
     async def stop(self) -> None:
         """Let another process speak."""
         if self._task is not None and self.speaker is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel(self._task)
             await self.speaker.leave()
 
     def _spoke(self, speaks: bool) -> None:

@@ -35,7 +35,7 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.cell_events import CellEvent
-from fairserve.platform.control.log.redis_log import LOST, Base, Entry, RedisLog, Where
+from fairserve.platform.control.log.redis_log import LOST, Base, Entry, RedisLog, Where, cancel
 from fairserve.platform.control.log.shared_cell import Applied, EntryId, SharedCell
 from fairserve.platform.control.log.wire import (
     Batch,
@@ -211,9 +211,7 @@ class LogOrder:
         with contextlib.suppress(TimeoutError, *LOST):
             async with asyncio.timeout(2.0):
                 await self.kept()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
         await self.log.close()
 
     async def _guarded(self, work: Any) -> None:

@@ -31,6 +31,8 @@ ANSWER_S = 5.0
 ELECTION_S = 0.3
 """Seconds in which processes with a state compare how far they have read."""
 CONNECT_S = 2.0
+CANCELLED_S = 0.1
+"""Seconds after which a task that has not ended is cancelled again."""
 Where = Literal["there", "trimmed", "lost"]
 ENTRIES_AT_ONCE = 200
 """Entries that are read and applied before other work of the event loop: a few tens of ms."""
@@ -204,6 +206,17 @@ class RedisLog:
         """Return the server's time."""
         seconds, micros = await self._commands.time()
         return int(seconds) * 1000 + int(micros) // 1000
+
+
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks that use a log, and wait until they have ended.
+
+    ``asyncio.wait_for``, with which the client sends, loses a cancellation before Python 3.12.
+    """
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=CANCELLED_S)
 
 
 def state_bytes(state: dict[str, Any]) -> bytes:
