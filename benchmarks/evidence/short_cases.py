@@ -18,7 +18,11 @@ from fairserve.benchmarks.reproduce.default.cells import chat, headline_cells
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
 from fairserve.benchmarks.reproduce.fairserve import paper
-from fairserve.benchmarks.reproduce.fairserve.workload import Simulated, simulate_mix, simulate_three_apps
+from fairserve.benchmarks.reproduce.fairserve.workload import (
+    Simulated,
+    simulate_mix,
+    simulate_three_apps,
+)
 from fairserve.benchmarks.reproduce.profiles.backlogged_apps import RECORDED
 from fairserve.benchmarks.reproduce.profiles.contest import honest_runs
 from fairserve.benchmarks.reproduce.profiles.levers import CAPPED, DECLARES, LEVERS
