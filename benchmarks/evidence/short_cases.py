@@ -47,6 +47,12 @@ class _Generated(Setting):
         return generate_vtc_suite("three-clients", 0, until_s=120.0)
 
 
+@cache
+def _mix() -> Simulated:
+    """Return the one run that three of the cases are about."""
+    return simulate_mix(_short(0.1))
+
+
 SHORT_CASES: Mapping[str, Callable[[], Report | Sequence[Report]]] = {
     "vtc-table2": lambda: vtc_table2(_Generated(seeds=1, scale=0.2)),
     "vtc-tables": lambda: vtc_tables(_Generated(seeds=1, scale=0.2)),
@@ -78,12 +84,6 @@ SHORT_CASES: Mapping[str, Callable[[], Report | Sequence[Report]]] = {
 
 RELATIVE, ABSOLUTE = 1e-5, 6e-5
 """Tolerances within which figures are equal; processors round differently."""
-
-
-@cache
-def _mix() -> Simulated:
-    """Return the one run that three of the cases are about."""
-    return simulate_mix(_short(0.1))
 
 
 def _generated_agents(setting: Setting, working_set: float) -> memory.MemoryCell:

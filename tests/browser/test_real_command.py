@@ -20,7 +20,7 @@ def checkpoint(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, checkpoint):
+def own(tmp_path_factory, checkpoint):
     """Return a server that started without data, with an embedded worker."""
     data_dir = tmp_path_factory.mktemp("server") / "data"
     flags = {"workers": 1, "model": checkpoint, "log_level": "warning"}
@@ -28,11 +28,19 @@ def server(tmp_path_factory, checkpoint):
         yield running
 
 
+@pytest.fixture
+def server(own):
+    """Return the server, which a test may stop."""
+    if not own.runs():
+        own.start()
+    return own
+
+
 @pytest.fixture(scope="module")
-def session(server):
+def session(own):
     """Return a session of an operator who signed in before the wrong keys."""
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        client.post("/console/sign-in", data={"key": server.admin_key}, timeout=60)
+    with httpx.Client(base_url=own.url, timeout=60) as client:
+        client.post("/console/sign-in", data={"key": own.admin_key}, timeout=60)
         yield client
 
 
