@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from fairserve.benchmarks.evidence.origin import Figures
 from fairserve.benchmarks.reproduce.default import ablation, headline, memory, tuning
@@ -17,7 +18,11 @@ from fairserve.benchmarks.reproduce.default.cells import chat, headline_cells
 from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
 from fairserve.benchmarks.reproduce.fairserve import paper
-from fairserve.benchmarks.reproduce.fairserve.workload import simulate_mix, simulate_three_apps
+from fairserve.benchmarks.reproduce.fairserve.workload import (
+    Simulated,
+    simulate_mix,
+    simulate_three_apps,
+)
 from fairserve.benchmarks.reproduce.profiles.backlogged_apps import RECORDED
 from fairserve.benchmarks.reproduce.profiles.contest import honest_runs
 from fairserve.benchmarks.reproduce.profiles.levers import CAPPED, DECLARES, LEVERS
@@ -42,6 +47,12 @@ class _Generated(Setting):
         return generate_vtc_suite("three-clients", 0, until_s=120.0)
 
 
+@cache
+def _mix() -> Simulated:
+    """Return the one run that three of the cases are about."""
+    return simulate_mix(_short(0.1))
+
+
 SHORT_CASES: Mapping[str, Callable[[], Report | Sequence[Report]]] = {
     "vtc-table2": lambda: vtc_table2(_Generated(seeds=1, scale=0.2)),
     "vtc-tables": lambda: vtc_tables(_Generated(seeds=1, scale=0.2)),
@@ -49,10 +60,10 @@ SHORT_CASES: Mapping[str, Callable[[], Report | Sequence[Report]]] = {
     "vtc-figure16": lambda: synthetic_figure(_short(0.2), 16),
     "dlpm-figure1": lambda: dlpm_figure1(_short(0.1), (1_000,)),
     "dlpm-figure7": lambda: dlpm_figure7(_short(0.05), workers=(1,)),
-    "fairserve-table3": lambda: paper.table3(_short(0.1), simulate_mix(_short(0.1))),
+    "fairserve-table3": lambda: paper.table3(_short(0.1), _mix()),
     "fairserve-table4": lambda: paper.table4(_short(0.2), simulate_three_apps(_short(0.2))),
-    "fairserve-figure8": lambda: paper.figure8(_short(0.1), simulate_mix(_short(0.1))),
-    "fairserve-figure9": lambda: paper.figure9(_short(0.1), simulate_mix(_short(0.1))),
+    "fairserve-figure8": lambda: paper.figure8(_short(0.1), _mix()),
+    "fairserve-figure9": lambda: paper.figure9(_short(0.1), _mix()),
     "profiles": lambda: profiles(
         _Generated(seeds=1, scale=0.2),
         {DECLARES: LEVERS[DECLARES]},

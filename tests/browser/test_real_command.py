@@ -1,33 +1,75 @@
-"""Test the console of ``fairserve serve``, as a separate process with the torch engine behind it."""
+"""Test ``fairserve serve --model DIR`` and its console: a process of its own, with the torch engine."""
 
 import json
 
 import httpx
 import pytest
-from client_pages import call
+from checkpoints import write_checkpoint
 from gateway_server import ChildServer
 
 from fairserve.platform.console.sign_in_limit import MAX_WRONG
 
 STREAM = "/console/overview/stream"
+MESSAGES = [{"role": "user", "content": "Tell me about tides."}]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def checkpoint(tmp_path_factory):
+    """Return the folder of a checkpoint of the operator."""
+    return write_checkpoint(tmp_path_factory.mktemp("tides-llama"), "llama")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory, checkpoint):
+    """Return a server that started without data, with an embedded worker."""
     data_dir = tmp_path_factory.mktemp("server") / "data"
-    with ChildServer(data_dir, workers=1, log_level="warning") as running:
+    flags = {"workers": 1, "model": checkpoint, "log_level": "warning"}
+    with ChildServer(data_dir, empty=True, **flags) as running:
         yield running
 
 
+@pytest.fixture
+def server(own):
+    """Return the server, which a test may stop."""
+    if not own.runs():
+        own.start()
+    return own
+
+
 @pytest.fixture(scope="module")
-def session(server):
+def session(own):
     """Return a session of an operator who signed in before the wrong keys."""
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        client.post("/console/sign-in", data={"key": server.admin_key}, timeout=60)
+    with httpx.Client(base_url=own.url, timeout=60) as client:
+        client.post("/console/sign-in", data={"key": own.admin_key}, timeout=60)
         yield client
 
 
-def test_calls_are_shown_while_they_run(browser, server, session):
+def greedy(folder, tokens):
+    """Return the greedy output of transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    text = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, tokenize=False)
+    ids = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])
+    with torch.no_grad():
+        out = model.generate(ids, max_new_tokens=tokens, do_sample=False)
+    return tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+
+
+def test_a_checkpoint_is_served_with_the_output_of_transformers(server, checkpoint):
+    expected = greedy(checkpoint, 16)
+    client = server.openai(server.new_app()["api_key"])
+    assert [model.id for model in client.models.list()] == [checkpoint.name]
+    for name in (checkpoint.name, str(checkpoint)):
+        answer = client.chat.completions.create(
+            model=name, messages=MESSAGES, max_tokens=16, temperature=0
+        )
+        assert answer.choices[0].message.content == expected
+
+
+def test_calls_are_shown_while_they_run(browser, server, checkpoint, session):
     app = server.new_app(name="real")
     (cookie,) = session.cookies.jar
     with browser.visit(server.url) as visit:
@@ -36,7 +78,9 @@ def test_calls_are_shown_while_they_run(browser, server, session):
         )
         visit.open("/console/overview")
         visit.page.locator(".live.on").wait_for()
-        call(server, app["api_key"], "eve", "a few words", max_tokens=5)
+        server.openai(app["api_key"]).chat.completions.create(
+            model=checkpoint.name, messages=MESSAGES, user="eve", max_tokens=5
+        )
         visit.page.locator("[data-chart=service][aria-label*=eve]").wait_for()
         assert not visit.faults()
         assert visit.open("/console/cluster") == 200

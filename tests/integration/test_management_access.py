@@ -55,82 +55,75 @@ def test_each_change_is_in_the_audit_log(world):
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "x user",
-        "x:user",
-        "x-us\ner",
-        "naïve",
-        "x" * 65,
-        "Authorization",
-        "cookie",
-        "x-api-key",
-        "Idempotency-Key",
-        "X-Interaction-Id",
-        "x-litellm-trace-id",
-        "x-fairserve-user",
-        "x-forwarded-for",
-        "sec-fetch-user",
-        "content-type",
-    ],
-)
-def test_a_header_with_another_meaning_names_no_user(world, name):
-    error = world.call(
-        world.acme["api_key"], "PATCH", world.path, {"user_headers": ["x-a", name]}, status=400
-    )["error"]
-    assert error["param"] == "user_headers.1"
-    assert world.call(world.acme["api_key"], "GET", world.path)["user_headers"] == ["x-user-id"]
+NAMES_NO_USER = [
+    "",
+    "x user",
+    "x:user",
+    "x-us\ner",
+    "naïve",
+    "x" * 65,
+    "Authorization",
+    "cookie",
+    "x-api-key",
+    "Idempotency-Key",
+    "X-Interaction-Id",
+    "x-litellm-trace-id",
+    "x-fairserve-user",
+    "x-forwarded-for",
+    "sec-fetch-user",
+    "content-type",
+]
+NO_ORIGINS = [
+    "*",
+    "null",
+    "example.org",
+    "https://",
+    "https://a.example/",
+    "https://a.example/path",
+    "https://a.example?x",
+    "https://user@a.example",
+    "https://*.example",
+    "https://a..example",
+    "https://-a.example",
+    "https://a.example:0",
+    "https://a.example:70000",
+    "https://a.example:",
+    "https://[::1",
+    "https://[1::2::3]",
+    "https://münchen.example",
+    "ftp://a.example",
+    "file:///etc",
+    "https://a.example\r\nx: y",
+    "https://" + "a." * 100 + "example",
+]
+AS_BROWSERS_SEND_IT = {
+    "http://localhost:3000": "http://localhost:3000",
+    "http://a.example:80": "http://a.example",
+    "https://a.example:80": "https://a.example:80",
+    "HTTPS://A.Example": "https://a.example",
+    "https://xn--mnchen-3ya.example": "https://xn--mnchen-3ya.example",
+    "http://127.0.0.1:08080": "http://127.0.0.1:8080",
+    "http://[::1]:5173": "http://[::1]:5173",
+}
 
 
-@pytest.mark.parametrize(
-    "origin",
-    [
-        "*",
-        "null",
-        "example.org",
-        "https://",
-        "https://a.example/",
-        "https://a.example/path",
-        "https://a.example?x",
-        "https://user@a.example",
-        "https://*.example",
-        "https://a..example",
-        "https://-a.example",
-        "https://a.example:0",
-        "https://a.example:70000",
-        "https://a.example:",
-        "https://[::1",
-        "https://[1::2::3]",
-        "https://münchen.example",
-        "ftp://a.example",
-        "file:///etc",
-        "https://a.example\r\nx: y",
-        "https://" + "a." * 100 + "example",
-    ],
-)
-def test_what_is_no_origin_is_rejected(world, origin):
-    body = {"cors_origins": ["https://a.example", origin]}
-    error = world.call(world.acme["api_key"], "PATCH", world.path, body, status=400)["error"]
-    assert error["param"] == "cors_origins.1"
-    assert world.call(world.acme["api_key"], "GET", world.path)["cors_origins"] == []
+def test_a_header_with_another_meaning_names_no_user(world):
+    for name in NAMES_NO_USER:
+        body = {"user_headers": ["x-a", name]}
+        world.rejected(world.acme["api_key"], "PATCH", world.path, body, param="user_headers.1")
+        assert world.call(world.acme["api_key"], "GET", world.path)["user_headers"] == ["x-user-id"]
 
 
-@pytest.mark.parametrize(
-    ("given", "stored"),
-    [
-        ("http://localhost:3000", "http://localhost:3000"),
-        ("http://a.example:80", "http://a.example"),
-        ("https://a.example:80", "https://a.example:80"),
-        ("HTTPS://A.Example", "https://a.example"),
-        ("https://xn--mnchen-3ya.example", "https://xn--mnchen-3ya.example"),
-        ("http://127.0.0.1:08080", "http://127.0.0.1:8080"),
-        ("http://[::1]:5173", "http://[::1]:5173"),
-    ],
-)
-def test_an_origin_is_kept_as_browsers_send_it(world, given, stored):
-    assert patch(world, cors_origins=[given])["cors_origins"] == [stored]
+def test_what_is_no_origin_is_rejected(world):
+    for origin in NO_ORIGINS:
+        body = {"cors_origins": ["https://a.example", origin]}
+        world.rejected(world.acme["api_key"], "PATCH", world.path, body, param="cors_origins.1")
+        assert world.call(world.acme["api_key"], "GET", world.path)["cors_origins"] == []
+
+
+def test_an_origin_is_kept_as_browsers_send_it(world):
+    for given, stored in AS_BROWSERS_SEND_IT.items():
+        assert patch(world, cors_origins=[given])["cors_origins"] == [stored]
 
 
 def test_the_console_sets_both_lists(world):

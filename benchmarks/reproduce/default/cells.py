@@ -100,14 +100,15 @@ def headline_cells(
 ) -> Mapping[str, WorkloadCell]:
     """Return the cells by name; ``agents`` returns sessions of a working set, contexts over KV.
 
-    Raises TraceError if the recorded traces are missing.
+    Raises TraceError if the recorded traces are missing, before other traces are generated.
     """
+    fit, beyond = _agents(agents(setting, 0.5)), _agents(agents(setting, 2.2))
     return {
         "flood": _mix(setting, _FLOOD),
         "tiny calls": _tiny(setting),
         "crowd": crowd(setting),
-        "agents that fit": _agents(agents(setting, 0.5)),
-        "agents beyond memory": _agents(agents(setting, 2.2)),
+        "agents that fit": fit,
+        "agents beyond memory": beyond,
         "documents": _programs(setting, "long-context-qa", _DOCUMENTS, 4),
         "chat": chat(setting),
         "half load": _mix(

@@ -226,6 +226,7 @@ def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(gate
     assert counts[-1] >= 1 + 9, "however far over the limit"
     path = "/v1/throttling/events?interaction_id=run-late-8"
     (event,) = eventually(lambda: gateway.request("GET", path, key).json()["items"])
+    assert (event["reason"], event["mid_run"]) == ("overloaded_user_limit", False)
     assert event["count"] == counts[-1]
     codes = [each.result().status_code for each in flood]
     assert codes.count(429) >= 1

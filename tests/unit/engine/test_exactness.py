@@ -69,6 +69,19 @@ def prompts(seed, lengths, shared=0):
     return [start + random.integers(0, 256, length).tolist() for length in lengths]
 
 
+# Overlapping steps does not depend on the family, so one is enough for `make test`.
+OF_FAMILIES = pytest.mark.parametrize(
+    ("family", "overlap"),
+    [
+        pytest.param(name, overlap, marks=pytest.mark.deep if overlap and name != "llama" else ())
+        for name in FAMILIES
+        for overlap in (False, True)
+    ],
+    indirect=["family"],
+)
+
+
+@OF_FAMILIES
 def test_single_calls_are_exact_with_and_without_reuse(family, make_bench, outputs):
     loaded, oracle = family
     bench = make_bench(loaded)
@@ -95,6 +108,7 @@ def test_the_next_turn_reuses_the_output_exactly(make_bench, outputs, llama_orac
     llama_oracle.check(second, outputs["two"], 10)
 
 
+@OF_FAMILIES
 def test_a_mixed_batch_is_exact(family, make_bench, outputs):
     loaded, oracle = family
     bench = make_bench(loaded, token_budget=24)
