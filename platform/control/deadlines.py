@@ -1,7 +1,8 @@
 """Calls with one limit of time for all of them. Control's tick evaluates it.
 
 One object has the waits in the queue, another one the leases of grants. All limits of an object are
-equally long, so that the call whose limit begins first is the first to exceed it. A call leaves no entry.
+equally long, so that the call whose limit begins first is the first to exceed it. A call that ends
+leaves no entry.
 """
 
 from __future__ import annotations
