@@ -80,8 +80,8 @@ class TrackerLimits:
     empty_idle_s: float = 60.0
     """Idle time in seconds after which an open run without a call expires."""
     calls_per_run: int = 10_000
-    remembered_runs: int = 20_000
-    """Number of ended runs whose ids are remembered."""
+    remembered_runs: int = 10_000
+    """Number of ended runs whose ids are remembered, half a kilobyte each."""
     dormant_runs: int = 20_000
     """Maximum runs that ended by idling and can still be reopened."""
     continuable_runs: int = 40_000
@@ -164,9 +164,9 @@ class Tracker:
         for clue in clues:
             found: str | None = clue.run_id
             if clue.name:
-                found = self._index.named(owner, clue.name, now_s)
+                found = self._index.named(owner, clue.name)
             elif clue.scope is not None:
-                runs = (self._index.answered(owner, clue.scope, key, now_s) for key in answer)
+                runs = (self._index.answered(owner, clue.scope, key) for key in answer)
                 found = next((each for each in runs if each is not None), None)
             run = self.find(found, owner[0], now_s) if found else None
             if run is not None and self._takes(run, owner):
@@ -463,7 +463,7 @@ class Tracker:
         """
         self._dormant.expire(now_s)
         self._continuable.expire(now_s)
-        self._index.expire(now_s)
+        self._index.expire(self.find, now_s)
         due: list[tuple[float, str]] = []
         most = max(1, tick_share(len(self._runs)))
         while self._expiry and self._expiry[0][0] <= now_s and len(due) < most:

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairserve.platform.control.call_state import CallState
-from fairserve.platform.control.deadlines import Leases, QueueWaits
+from fairserve.platform.control.deadlines import Deadlines
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 
 
 class LiveCalls:
-    """Calls by id; each either waits for a grant or has one. O(log waiting) per step of a call."""
+    """Calls by id; each either waits for a grant or has one. O(1) per step of a call."""
 
     def __init__(self, max_queue_wait_s: float, lease_s: float) -> None:
         self._calls: dict[str, CallState] = {}
-        self._waits = QueueWaits(max_queue_wait_s)
-        self._leases = Leases(lease_s)
+        self._waits = Deadlines(max_queue_wait_s)
+        self._leases = Deadlines(lease_s)
         self._decoded: dict[str, int] = {}
         """Total output tokens, by id, of the calls that made progress since the last report."""
 
@@ -64,12 +64,12 @@ class LiveCalls:
         live.queue_s = now_s - live.submitted_s
         live.journaled_s = now_s
         self._waits.end(call_id)
-        self._leases.renew(call_id, now_s)
+        self._leases.begin(call_id, now_s)
         return live
 
     def renew(self, live: CallState, now_s: float) -> None:
         """Renew the lease of a call."""
-        self._leases.renew(live.call.call_id, now_s)
+        self._leases.begin(live.call.call_id, now_s)
 
     def wait_again(self, live: CallState, now_s: float) -> None:
         """Requeue a call whose worker failed: its grant ends, and it waits for another."""
@@ -110,7 +110,7 @@ class LiveCalls:
         return totals
 
     def wait_expired(self, now_s: float) -> Iterator[CallState]:
-        """Yield the calls whose wait timed out; the caller ends them."""
+        """Yield the calls whose wait timed out; the caller ends each before it requests the next."""
         return (self._calls[call_id] for call_id in self._waits.over(now_s))
 
     def lease_expired(self, now_s: float) -> Iterator[CallState]:

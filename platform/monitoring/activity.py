@@ -48,9 +48,11 @@ _WP, _WQ = _SERVICE.wp, _SERVICE.wq
 class Known:
     """The sums of a client over the closed buckets that name it. Read-only."""
 
-    __slots__ = ("buckets", "refused", "service", "since")
+    __slots__ = ("buckets", "owner", "refused", "service", "since")
 
-    def __init__(self, since: int) -> None:
+    def __init__(self, owner: Client, since: int) -> None:
+        self.owner = owner
+        """The client: all buckets have this object, and not one of each of its calls."""
         self.since = since
         """First bucket in the sums."""
         self.buckets = 0
@@ -207,8 +209,10 @@ class Activity(CallListener):
         for owner in {**bucket.clients, **bucket.refused}:
             entry = known.get(owner)
             if entry is None:
-                entry = known[owner] = Known(bucket.number)
+                entry = known[owner] = Known(owner, bucket.number)
             entry.buckets += 1
+        bucket.clients = {known[owner].owner: each for owner, each in bucket.clients.items()}
+        bucket.refused = {known[owner].owner: each for owner, each in bucket.refused.items()}
         for owner, service in bucket.clients.items():
             sums = known[owner].service
             for window in range(len(WINDOWS)):

@@ -38,6 +38,7 @@ from fairserve.platform.db.engine import connect
 from fairserve.platform.db.secret_key import SecretKeyError
 from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
+from fairserve.platform.server.allocator import return_freed_memory
 from fairserve.platform.server.backup.archive import ArchiveError
 from fairserve.platform.server.backup.restore import check_restored
 from fairserve.platform.server.database import prepare_database
@@ -121,6 +122,7 @@ class ServerProcess:
     def run(self) -> int:
         """Lock, bind, serve. Raises StartError, SchemaError or SQLAlchemyError before it serves."""
         settings = self._settings
+        return_freed_memory()
         logging.getLogger("alembic").setLevel(logging.WARNING)
         # The loop shares the interpreter with the ledger's thread: it must not wait for 5 ms.
         sys.setswitchinterval(SWITCH_S)

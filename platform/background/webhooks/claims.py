@@ -72,6 +72,13 @@ class DeliveryOutcome:
         return self.status is not None and 200 <= self.status < 300
 
 
+_UNFINISHED = (
+    select(WebhookDelivery.event_id)
+    .where(WebhookDelivery.state.in_(DELIVERIES.unfinished))
+    .limit(1)
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Slots:
     """Concurrent deliveries of a process, of which each tenant has a share."""
@@ -147,7 +154,10 @@ def any_due(sessions: SessionFactory, now: datetime) -> bool:
 
 def _any_due(sessions: SessionFactory, now: datetime, full: _Full) -> bool:
     with sessions() as session:
-        return bool(read_only(session).scalars(_endpoints(now, 1, full)).all())
+        reading = read_only(session)
+        if reading.scalar(_UNFINISHED) is None:
+            return False  # as a rule, once a second: the other statement takes five times as long
+        return bool(reading.scalars(_endpoints(now, 1, full)).all())
 
 
 class _Full(NamedTuple):

@@ -20,7 +20,7 @@ import orjson
 
 FORMAT = 1
 KNOWN_KEYS = 131_072
-"""Maximum number of a segment's keys in memory, about 12 MB; all are dropped at the limit."""
+"""Keys of a segment that are found again, 12 bytes each; a new key displaces the one in its place."""
 
 Keys = npt.NDArray[np.uint64]
 
@@ -99,23 +99,33 @@ class Pseudonyms:
 
 
 class LineEncoder:
-    """Encoder of the lines of one segment, in order. Not thread-safe."""
+    """Encoder of the lines of one segment, in order. Not thread-safe.
+
+    A key has one place in a table of a fixed size. What is displaced there is written once more.
+    """
 
     def __init__(self, pseudonyms: Pseudonyms, known_keys: int = KNOWN_KEYS) -> None:
+        """``known_keys`` is at least 2."""
         self._names = pseudonyms
-        self._most = known_keys
-        self._known: dict[int, int] = {}
-        """Line of each written block key; always complete prefixes."""
+        self._places = np.uint64(known_keys)
+        self._keys = np.arange(1, known_keys + 1, dtype=np.uint64)
+        """Written block key of each place; a free place has a key that belongs to another place."""
+        self._line_of = np.zeros(known_keys, dtype=np.uint32)
+        """Line that has the key of each place, and so the whole prefix before it."""
         self._lines = 0
 
     def line(self, call: EndedCall) -> bytes:
         """Return the encoded line of a call, with its newline."""
         name = self._names.of
         run = name("run", call.run, repr(call.opened_at))
-        keys = call.keys
-        shared = self._shared(keys)
-        like = [self._known[keys[shared - 1]], shared] if shared else None
-        own = np.asarray(keys[shared:], dtype="<u8").tobytes()
+        keys = np.asarray(call.keys, dtype=np.uint64)
+        places = keys % self._places
+        known = np.flatnonzero(self._keys[places] == keys)
+        shared, like = 0, None
+        if len(known):
+            shared = int(known[-1]) + 1
+            like = [int(self._line_of[places[shared - 1]]), shared]
+        own = keys[shared:].astype("<u8").tobytes()
         text = orjson.dumps(
             {
                 "run": run,
@@ -129,23 +139,10 @@ class LineEncoder:
                 "keys": base64.b64encode(own).decode(),
             }
         )
-        if len(self._known) + len(keys) - shared > self._most:
-            self._known.clear()
-            shared = 0
-        self._known.update(dict.fromkeys(keys[shared:], self._lines))
+        self._keys[places[shared:]] = keys[shared:]
+        self._line_of[places[shared:]] = self._lines
         self._lines += 1
         return text + b"\n"
-
-    def _shared(self, keys: Sequence[int]) -> int:
-        """Return the number of leading known blocks, by a binary search."""
-        low, high = 0, len(keys)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if keys[middle - 1] in self._known:
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
 
 def decode_lines(lines: Sequence[bytes]) -> tuple[list[RecordedCall], int]:

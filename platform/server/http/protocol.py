@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import http
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -400,12 +401,17 @@ class _SendNow:
     __slots__ = ("_cycle",)
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+        self._cycle = weakref.ref(cycle)  # its scope has this object: a request leaves no garbage
 
     def __call__(self, body: bytes) -> bool:
         """Send a part that is not empty; return False if it has to wait."""
-        cycle = self._cycle
-        if cycle.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
+        cycle = self._cycle()
+        if (
+            cycle is None
+            or cycle.flow.write_paused
+            or cycle.disconnected
+            or not cycle.chunked_encoding
+        ):
             return False
         cycle.transport.write(b"%x\r\n%s\r\n" % (len(body), body))
         return True

@@ -19,7 +19,7 @@ from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.base.request_facts import add_error, add_facts
 from fairserve.platform.serving.completions.answer import Sink
 from fairserve.platform.serving.completions.endpoint import AnswerWriter
-from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.relay import Nobody, Relay
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,10 @@ def answer_headers(*, stream: bool) -> dict[str, str]:
     }
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Producer:
     """Produces one answer. ``succeeded`` is set once it is complete."""
 
@@ -93,6 +97,15 @@ class Producer:
         finally:
             self._stop_alive()
             add_facts(**self._call.facts())
+            self._let_go(sink)
+
+    def _let_go(self, sink: Sink) -> None:
+        """Break the cycles of references, or the whole call waits for a collection of garbage.
+
+        A call that waited long is freed by a collection of all objects only, which is rare.
+        """
+        self._sink, self._relay.reader = None, Nobody()
+        sink.on_space = _nothing
 
     async def _end(self, sink: Sink) -> None:
         """Write the end of a stream, or the whole answer."""
@@ -122,7 +135,7 @@ class Producer:
 
     # --- the reader of the call -------------------------------------------------------------------
 
-    on_space: Callable[[], None] = staticmethod(lambda: None)
+    on_space: Callable[[], None] = staticmethod(_nothing)
 
     @property
     def lost(self) -> str:

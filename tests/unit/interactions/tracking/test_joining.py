@@ -10,7 +10,7 @@ from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.run_rules import RUN_RULES
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.interactions.tracking.identity import OtherSources, identify
-from fairserve.interactions.tracking.run_index import RunIndex
+from fairserve.interactions.tracking.run_index import GoneAnswers, RunIndex
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
 
 PROFILE = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=3, idle_timeout_s=100)
@@ -60,6 +60,11 @@ class Client:
         keys = conversation.answered(answers) if outcome == "completed" else ()
         return self.tracker.finish(call, outcome, 1, PROFILE, self.now_s, continuation_keys=keys)
 
+    def tick(self, later_s):
+        """Let time pass; the tracker looks for what is over."""
+        self.now_s += later_s
+        self.tracker.expire(lambda app: PROFILE, self.now_s)
+
     def call(self, *messages, **more):
         begun = self.begin(*messages, **more)
         self.end(begun)
@@ -99,6 +104,27 @@ def test_two_runs_with_the_same_conversation_are_never_joined(client):
     renewed = client.call(ASK)
     client.now_s = 900  # only the last run is left
     assert client.call(ASK, ANSWER, MORE) not in {*runs, renewed}
+
+
+@pytest.mark.parametrize(("later_s", "known"), [(86_000, True), (87_000, False)])
+def test_a_run_that_is_gone_is_known_by_its_answers_for_a_day(client, later_s, known):
+    client.call(ASK)
+    client.tick(2000)
+    assert client.tracker.snapshot(client.now_s)["index"]["runs"] == [], "only hashes are left"
+    client.tick(later_s)
+    other = client.call(ASK)
+    assert (client.call(ASK, ANSWER, MORE) != other) == known
+
+
+def test_a_run_is_found_by_its_clues_as_long_as_it_lives(client):
+    own, session = {"x-interaction-id": "a"}, {"session_id": "s"}
+    named = client.call(ASK, headers=own)
+    other = client.call(MORE, metadata=session)
+    for _ in range(40):
+        client.tick(90)
+        client.call({**ASK, "content": "another question"}, headers=own)
+        assert client.call(MORE, metadata=session) == other
+    assert client.call(ASK, ANSWER, MORE) == named
 
 
 def test_the_trace_separates_equal_conversations_and_joins_none(client):
@@ -195,22 +221,50 @@ def test_the_index_and_the_ended_runs_are_bounded(client):
     for number in range(20):
         client.call({**ASK, "content": str(number)})
     state = client.tracker.snapshot(0.0)
-    assert (len(state["continuable"]), len(state["index"])) == (4, 4)
-    client.now_s = 86_401.0
-    client.tracker.expire(lambda app: PROFILE, client.now_s)
+    assert (len(state["continuable"]), len(state["index"]["runs"])) == (4, 4)
+    client.tick(2000)
     state = client.tracker.snapshot(client.now_s)
-    assert (state["continuable"], state["index"]) == ([], [])
+    assert (state["continuable"], state["index"]["runs"]) == ([], [])
+    assert len(state["index"]["gone"]) == 4
 
 
 def test_an_answer_of_several_runs_names_none():
     index, owner = RunIndex(10), ("t", "app", "u")
     index.answer(owner, 0, 7, "a", 0.0)
     index.answer(owner, 0, 7, "a", 0.0)
-    assert index.answered(owner, 0, 7, 0.0) == "a"
-    assert index.answered(("t", "app", "v"), 0, 7, 0.0) is None
+    assert index.answered(owner, 0, 7) == "a"
+    assert index.answered(("t", "app", "v"), 0, 7) is None
     index.answer(owner, 0, 7, "b", 0.0)
     index.answer(owner, 0, 7, "b", 0.0)
-    assert index.answered(owner, 0, 7, 0.0) is None
+    assert index.answered(owner, 0, 7) is None
     index.name(owner, 7, "a", 0.0)
     index.name(owner, 7, "b", 0.0)
-    assert index.named(owner, 7, 0.0) == "b"
+    assert index.named(owner, 7) == "b"
+
+
+def test_one_tick_looks_at_a_bounded_number_of_entries():
+    index, owner = RunIndex(1000), ("t", "app", "u")
+    for number in range(1000):
+        index.answer(owner, 0, number, str(number), 0.0)
+    index.expire(lambda run, tenant, now_s: None, 9.0)
+    assert len(index) == 1000
+    sizes = []
+    for _ in range(4):
+        index.expire(lambda run, tenant, now_s: run if int(run) % 2 else None, 11.0)
+        sizes.append(len(index))
+    assert sizes == [872, 744, 616, 500]
+
+
+def test_hashes_of_gone_answers_take_one_place_each_and_survive_a_snapshot():
+    gone = GoneAnswers(8)
+    digests = [(number + 1 << 20) + number for number in range(20)]
+    for digest in digests:
+        gone.add(digest, 1000.0)
+    assert [gone.has(digest, 2000.0) for digest in digests] == [False] * 12 + [True] * 8
+    state = json.loads(json.dumps(gone.snapshot(2000.0)))
+    other = GoneAnswers(8)
+    other.restore(state, 90_000.0)
+    assert other.snapshot(90_000.0) == state
+    assert other.has(digests[-1], 174_000.0)
+    assert not other.has(digests[-1], 176_000.0)
+    assert not other.has(digests[0], 90_000.0)

@@ -74,6 +74,17 @@ def test_service_is_counted_in_the_bucket_of_its_use():
     assert world.activity.service(owner()) == (120.0, 120.0, 120.0)
 
 
+def test_buckets_keep_one_object_of_a_client_and_none_of_its_calls():
+    world = Clock()
+    for _ in range(3):
+        world.serve()
+        world.refuse()
+        world.next_bucket()
+    buckets = world.activity.buckets().values()
+    kept = {id(client) for bucket in buckets for client in (*bucket.clients, *bucket.refused)}
+    assert (len(buckets), len(kept)) == (3, 1)
+
+
 def test_a_bucket_closes_on_the_first_later_event():
     """The first event after the end of a bucket closes it and counts in the next one."""
     world = Clock()

@@ -158,6 +158,16 @@ def test_ids_agree_with_the_prompts(known, prompts):
     assert sorted(prefix_by_id) == list(range(1, len(prefix_by_id) + 1))
 
 
+def test_a_prefix_is_found_again_after_more_keys_than_the_table_has():
+    encoder = LineEncoder(Pseudonyms(b"salt"), known_keys=1000)
+    prefix = list(range(10))  # in the first ten places, which no other key here has
+    encoder.line(ended(keys=prefix))
+    for number in range(30):
+        others = [1000 * number + place for place in range(10, 110)]
+        encoder.line(ended(keys=others))
+    assert b'"like":[0,10],"keys":""' in encoder.line(ended(keys=prefix))
+
+
 @st.composite
 def runs(draw):
     """Draw the calls of one run in virtual time; each waits for some of the ended ones."""

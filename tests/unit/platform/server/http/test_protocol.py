@@ -1,7 +1,9 @@
 """One connection: its time limits, tested with a manual clock, and the small print of HTTP/1."""
 
 import asyncio
+import gc
 import heapq
+import weakref
 
 import pytest
 import uvicorn
@@ -172,6 +174,18 @@ async def test_a_body_that_keeps_arriving_is_not_late(client):
     assert client.loop.now_s - 1000 > BODY_S
     assert client.statuses == [200]
     assert not client.wire.closed
+
+
+async def test_an_answered_request_leaves_no_garbage(client):
+    gc.disable()
+    try:
+        await client.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        first = weakref.ref(client.protocol.cycle)
+        await client.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert client.statuses == [200, 200]
+        assert first() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_trickling_body_is_late(client):

@@ -2,6 +2,8 @@
 
 import asyncio
 import copy
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -19,12 +21,15 @@ from fairserve.interactions.call import Call
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.messages import Cancel, Grant, Submit
 from fairserve.platform.fleet.models import ServedModel
+from fairserve.platform.serving.completions.answer import ClientLimits, ConnectionSink
 from fairserve.platform.serving.completions.openai_endpoint import OpenAIWriter
+from fairserve.platform.serving.completions.producer import Producer
 from fairserve.platform.serving.completions.relay import Relay
 from fairserve.platform.serving.completions.requests import CHAT, read_fields
 from fairserve.platform.serving.completions.running_call import RunningCall
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.scheduling.local.dlpm import Dlpm
 
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant"}}], "usage": {"prompt_tokens": 4}}
@@ -109,6 +114,9 @@ class Control:
     async def recorded(self):
         await self.in_file.wait()
 
+    def limits_in_use(self, tenant, app, user):
+        return LimitsInUse()
+
 
 class Reader:
     """Keeps what is written; full on demand."""
@@ -150,6 +158,31 @@ async def test_a_complete_answer_is_written_and_recorded():
     assert ended(control) == ("completed", 2)
     assert [report.started for report in control.reports] == [True, True]
     assert worker.closed
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answered_call_is_freed_without_a_collection_of_garbage(stream):
+    """Those that waited long would stay until a collection of all objects."""
+    control, workers = Control("a"), {"a": Worker(ROLE, text(1), text(2))}
+
+    async def send(message):
+        pass
+
+    gc.disable()
+    try:
+        producer = Producer(relay(control, workers, stream=stream), 10.0)
+        sink = ConnectionSink(send, ClientLimits())
+        freed = [weakref.ref(each) for each in (producer, producer._relay, producer._call, sink)]
+        await producer.produce(sink)
+        assert producer.succeeded
+        workers.clear()
+        control.on_message = None
+        del producer
+        assert [ref() for ref in freed] == [None, None, None, sink]
+        del sink
+        assert freed[-1]() is None
+    finally:
+        gc.enable()
 
 
 async def test_new_output_is_reported_within_a_moment():
