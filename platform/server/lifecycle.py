@@ -185,6 +185,7 @@ class Platform:
         self.files, self.batches = serving.files, serving.batches
         await asyncio.to_thread(self.files.abandon_earlier)
         await self._start_fleet(stored.fleet, stored.system)
+        self.answers.start()
         await self.programs.start()
         self.batches.start()
         self.jobs.start()
@@ -198,6 +199,7 @@ class Platform:
     async def drain(self) -> None:
         """Accept no new calls, and wait for those in progress."""
         self.draining.set()
+        self.answers.pause()
         self.programs.pause()
         self.batches.pause()
         await self.control.drain(self.settings.control.drain_timeout_s)

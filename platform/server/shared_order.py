@@ -32,6 +32,7 @@ from fairserve.platform.control.service import ControlService
 from fairserve.platform.control.storage import RowsJournal
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.completions.redis_answers import RedisAnswers
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 
@@ -63,7 +64,8 @@ class SharedOrder:
         self._hasher = hasher
         self._on_lost: Callable[[], object] = lambda: None
         self._task: asyncio.Task[None] | None = None
-        self._log = RedisLog(settings.background.redis_url, f"fairserve:{{{hasher.secret_id}}}")
+        self._url, self._prefix = settings.background.redis_url, f"fairserve:{{{hasher.secret_id}}}"
+        self._log = RedisLog(self._url, self._prefix)
         secret = hasher.subkey("order", hasher.secret_id)
         assert secret is not None, "it is of the present secret key"
         self.seed = int.from_bytes(secret[:8], "big") >> 1
@@ -99,6 +101,12 @@ class SharedOrder:
                 on_change=self._spoke,
             )
         return self.order
+
+    def answers(self) -> RedisAnswers:
+        """Return the idempotent answers of all servers."""
+        secret = self._hasher.subkey("idempotency", self._hasher.secret_id)
+        assert secret is not None, "it is of the present secret key"
+        return RedisAnswers(self._url, self._prefix, secret)
 
     async def attach(self, journal: RowsJournal) -> bool:
         """Get the state of the cell; return true if this process began it, without an earlier one.

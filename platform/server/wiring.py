@@ -308,7 +308,7 @@ def serving(
 ) -> Serving:
     """Connect the services to control and workers. Raises ValueError for a bad file_store_url."""
     own = settings.serving
-    answers = IdempotentAnswers()
+    answers = IdempotentAnswers(None if stored.shared is None else stored.shared.answers())
     options = check_options(own)
     decisions = DecisionService(stored.authenticator, control, workers.models, options)
     on_content = None
