@@ -183,7 +183,7 @@ class Platform:
         self.responses, self.conversations = serving.responses, serving.conversations
         self.programs = serving.programs
         self.files, self.batches = serving.files, serving.batches
-        await asyncio.to_thread(self.files.abandon_earlier)
+        await asyncio.to_thread(self.files.abandon_earlier, others_write=shared is not None)
         await self._start_fleet(stored.fleet, stored.system)
         self.answers.start()
         await self.programs.start()
@@ -395,6 +395,8 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         running = platform or Platform(settings)
         await running.start()
         put_on(app, running.state())
+        if running.storage.shared is not None:
+            app.state.console.sign_ins.shared = running.storage.shared.attempts()
         try:
             yield
         finally:

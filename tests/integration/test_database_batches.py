@@ -31,7 +31,12 @@ from fairserve.platform.serving.batches.repository import Result
 from fairserve.platform.serving.batches.schemas import BatchCreate
 from fairserve.platform.serving.batches.service import Batches, BatchOptions
 from fairserve.platform.serving.files.repository import FileOwner
-from fairserve.platform.serving.files.service import FileOptions, Files, delete_old
+from fairserve.platform.serving.files.service import (
+    WRITTEN_WITHIN,
+    FileOptions,
+    Files,
+    delete_old,
+)
 from fairserve.platform.serving.files.store import PART_BYTES, open_store
 
 ENDPOINT = "/v1/chat/completions"
@@ -407,6 +412,21 @@ async def test_reservations_end_with_the_server_that_made_them(world):
     with world.sessions() as session:
         assert session.get(File, lost) is None
         assert session.get(File, kept).state == "ready"
+
+
+async def test_a_start_beside_other_servers_keeps_what_they_write(world):
+    options = FileOptions(max_per_tenant=2, max_bytes_per_tenant=1000)
+    other = Files(world.sessions, world.store, options, world.now)
+    writing = await asyncio.to_thread(other.reserve, OWNER, "batch", 900)
+    server = Files(world.sessions, world.store, options, world.now)
+    await asyncio.to_thread(server.abandon_earlier, others_write=True)
+    with pytest.raises(RateLimitedError):
+        await asyncio.to_thread(server.reserve, OWNER, "batch", 900)
+    later = Files(world.sessions, world.store, options, lambda: world.now() + WRITTEN_WITHIN)
+    await asyncio.to_thread(later.abandon_earlier, others_write=True)
+    await asyncio.to_thread(server.reserve, OWNER, "batch", 900)
+    with world.sessions() as session:
+        assert session.get(File, writing).state == "abandoned"
 
 
 async def test_a_reservation_ends_with_its_upload_while_the_database_is_away(world, monkeypatch):

@@ -12,6 +12,7 @@ from shared_servers import RedisProcess
 from until import settle, until
 
 from fairserve.platform.base.errors import ConflictError, UnavailableError, UnprocessableError
+from fairserve.platform.base.redis_client import redis_client
 from fairserve.platform.control.options import ControlOptions
 from fairserve.platform.serving.completions.idempotency import (
     MAX_WAITING,
@@ -95,7 +96,9 @@ class SharedWorld:
     """Two servers over one Redis."""
 
     def __init__(self, url, wait_s=60.0, **bounds):
-        self.stores = [RedisAnswers(url, PREFIX, b"secret", **OFTEN, **bounds) for _ in range(2)]
+        more = OFTEN | bounds
+        self.clients = [redis_client(url) for _ in range(2)]
+        self.stores = [RedisAnswers(each, PREFIX, b"secret", **more) for each in self.clients]
         self.first, self.second = (IdempotentAnswers(each, wait_s=wait_s) for each in self.stores)
         self.first.start()
         self.second.start()
@@ -104,6 +107,7 @@ class SharedWorld:
         """Wait until claims are accepted."""
         for server in (self.first, self.second):
             await until_accepted(server)
+        await self.stored()
 
     async def stored(self):
         """Wait until the answers that are complete are in Redis."""
@@ -116,6 +120,8 @@ class SharedWorld:
     async def close(self):
         await self.first.close()
         await self.second.close()
+        for client in self.clients:
+            await client.aclose()
 
 
 async def until_accepted(server):

@@ -38,12 +38,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 
 from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.base.redis_client import ANSWER_S, LOST
 from fairserve.platform.serving.completions.answer import AnswerBuffer
 from fairserve.platform.serving.completions.idempotency import (
     MAX_BYTES,
@@ -58,10 +55,8 @@ from fairserve.platform.serving.completions.idempotency import (
 
 logger = logging.getLogger(__name__)
 
-LOST = (RedisError, OSError)
-"""Errors of a command that may have been executed or not."""
 CLAIM_S = 75.0
-"""Seconds for which a claim is valid that its server does not renew; control gives up a call after 60."""
+"""Seconds for which a claim is valid without a renewal: control ends a silent call after 60."""
 RENEW_S = 2.0
 SINCE_S = 60.0
 """Seconds after which ``since`` expires if nobody renews it: before claims do."""
@@ -69,8 +64,6 @@ SETTLE_S = 5.0
 """Seconds without claims after data were lost: a few renewals."""
 INDEX_S = 60.0
 """Seconds by which what lists the answers outlives them."""
-ANSWER_S = 2.0
-CONNECTIONS = 8
 RETRY_S = "2"
 
 _NOW = """
@@ -174,11 +167,11 @@ class _Held:
 
 
 class RedisAnswers:
-    """The :class:`~fairserve.platform.serving.completions.idempotency.AnswerStore` of several servers."""
+    """The store of several servers; see :mod:`fairserve.platform.serving.completions.idempotency`."""
 
     def __init__(
         self,
-        url: str,
+        client: Any,
         prefix: str,
         secret: bytes,
         *,
@@ -189,18 +182,12 @@ class RedisAnswers:
         renew_s: float = RENEW_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``prefix`` begins all keys; it contains a hash tag. ``secret`` keys the hashes of names."""
+        """``client`` is of :mod:`fairserve.platform.base.redis_client`, and not closed here.
+
+        ``prefix`` begins all keys; it contains a hash tag. ``secret`` keys the hashes of names.
+        """
         self._prefix, self._secret = prefix, secret
-        self._redis: Any = Redis.from_pool(
-            BlockingConnectionPool.from_url(
-                url,
-                max_connections=CONNECTIONS,
-                timeout=ANSWER_S,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=ANSWER_S,
-                socket_connect_timeout=ANSWER_S,
-            )
-        )
+        self._redis = client
         self._own = OwnAnswers(
             retention_s=retention_s, max_entries=max_entries, max_bytes=max_bytes, clock=clock
         )
@@ -275,7 +262,6 @@ class RedisAnswers:
                 await self._write()
         except (TimeoutError, *LOST) as error:
             logger.warning("idempotent answers are not stored: %s", type(error).__name__)
-        await self._redis.aclose()
 
     # --- writing ----------------------------------------------------------------------------------
 

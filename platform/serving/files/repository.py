@@ -88,12 +88,10 @@ def kept(session: Session, tenant_id: str | None = None) -> tuple[int, int]:
     return number, int(size_bytes) + int(session.scalar(results) or 0)
 
 
-def abandon(session: Session, now: datetime, which: ColumnElement[bool] | None = None) -> None:
-    """Release files for deletion: nobody reads or counts them. Default: all that are being written."""
+def abandon(session: Session, now: datetime, which: ColumnElement[bool]) -> None:
+    """Release files for deletion: nobody reads or counts them."""
     session.execute(
-        update(File)
-        .where(File.state == "writing" if which is None else which)
-        .values(state="abandoned", size_bytes=0, expires_at=now)
+        update(File).where(which).values(state="abandoned", size_bytes=0, expires_at=now)
     )
 
 

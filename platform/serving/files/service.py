@@ -3,7 +3,8 @@
 A file is a row with its owner and a content in a store (:mod:`fairserve.platform.serving.files.store`).
 The row comes first, with the bytes that the content may have, so that the bounds hold for files that are
 being written, too. A reservation ends with the server that made it: the next start abandons what the
-last one was writing (:meth:`Files.abandon_earlier`), and :func:`delete_old` deletes it.
+last one was writing (:meth:`Files.abandon_earlier`), and :func:`delete_old` deletes it. Where other
+servers may be writing, a start abandons only what is older than ``WRITTEN_WITHIN``.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from fairserve.platform.serving.in_database import in_database
 logger = logging.getLogger(__name__)
 
 _RETRY = {"Retry-After": "60"}
+WRITTEN_WITHIN = timedelta(hours=2)
+"""Longest time in which a file is written: 450 MiB at the slowest rate that a body may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +146,16 @@ class Files:
         self._undropped -= undropped
         return file.id
 
-    def abandon_earlier(self) -> None:
-        """End the reservations of earlier servers, before this one makes any. Blocks."""
+    def abandon_earlier(self, *, others_write: bool = False) -> None:
+        """End the reservations of earlier servers, before this one makes any. Blocks.
+
+        Where ``others_write``, those of servers that run now are kept.
+        """
+        now = self._now()
+        before = now - (WRITTEN_WITHIN if others_write else timedelta())
+        which = (File.state == "writing") & (File.created_at <= before)
         with self._sessions.begin() as session:
-            repository.abandon(session, self._now())
+            repository.abandon(session, now, which)
 
     def writer(self, file_id: str) -> FileWriter:
         """Return the writer of a reserved file. Blocks."""
