@@ -220,7 +220,7 @@ class IdempotentAnswers:
         runs nothing then. The memory of the body is released when the producer ends, and not with the
         request.
         """
-        claim = await self._look(request, self.store.claim)
+        claim: AnswerBuffer | Claim = await self._look(request, self.store.claim)
         if isinstance(claim, AnswerBuffer):
             return claim, True
         running = _Running(claim)
