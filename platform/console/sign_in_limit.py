@@ -7,6 +7,10 @@ slowed down, and a valid key still works. An IPv6 client counts by its /64 netwo
 
 Sign-ins that succeed are limited by key or person, because each adds a row to the audit log.
 
+Servers that share an order have these limits together
+(:class:`~fairserve.platform.console.shared_attempts.SharedAttempts`); the delay depends on the wrong
+keys at each.
+
 Weakness: concurrent attempts above ``MAX_WAITING`` do not wait. Then only the 256 random bits protect
 the keys.
 """
@@ -18,10 +22,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from fairserve.platform.base.client_address import address_block
 from fairserve.platform.base.errors import AuthenticationError, RateLimitedError
 from fairserve.throttling.overload.window import SlidingLog
+
+if TYPE_CHECKING:
+    from fairserve.platform.console.shared_attempts import SharedAttempts
 
 WINDOW_S = 300.0
 MAX_WRONG = 10
@@ -62,6 +70,8 @@ class SignInLimit:
         self._attempts: Counter[str] = Counter()
         """Attempts in progress by address."""
         self._waiting = 0
+        self.shared: SharedAttempts | None = None
+        """Attempts at all servers; None if there is one."""
 
     @asynccontextmanager
     async def attempt(self, address: str) -> AsyncIterator[None]:
@@ -74,8 +84,9 @@ class SignInLimit:
         self._check(block)
         self._attempts[block] += 1
         try:
-            await self._delay()
-            yield
+            async with self._attempt_in_all(block):
+                await self._delay()
+                yield
         except AuthenticationError:
             self._record(block)
             raise
@@ -84,7 +95,26 @@ class SignInLimit:
             if not self._attempts[block]:
                 del self._attempts[block]
 
-    def admit(self, owner: str) -> None:
+    @asynccontextmanager
+    async def _attempt_in_all(self, block: str) -> AsyncIterator[None]:
+        """Count an attempt at all servers, unless the block ends without AuthenticationError."""
+        if self.shared is None or len(self._wrong) >= MAX_ADDRESSES:
+            yield
+            return
+        name = f"wrong {block}"
+        token, wait_s = await self.shared.begin(name, self._limit, WINDOW_S)
+        if wait_s:
+            raise _rejected("too many failed sign-ins", wait_s)
+        try:
+            yield
+        except AuthenticationError:
+            raise
+        except BaseException:
+            await self.shared.undo(name, token)
+            raise
+        await self.shared.undo(name, token)
+
+    async def admit(self, owner: str) -> None:
         """Count a sign-in of a key or a person. Raises RateLimitedError if it has too many."""
         now_s = self._clock()
         if self._signed_in.count(owner, now_s) >= MAX_SIGN_INS:
@@ -92,6 +122,10 @@ class SignInLimit:
             raise _rejected("too many sign-ins", wait_s)
         self._signed_in.forget_idle(now_s)
         self._signed_in.record(owner, MAX_SIGN_INS, now_s)
+        if self.shared is not None:
+            _, wait_s = await self.shared.begin(f"signed in {owner}", MAX_SIGN_INS, WINDOW_S)
+            if wait_s:
+                raise _rejected("too many sign-ins", wait_s)
 
     def _check(self, block: str) -> None:
         now_s = self._clock()

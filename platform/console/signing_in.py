@@ -62,7 +62,7 @@ async def begin_session(
     factory: SessionFactory = state.session_factory
     principal = owner.principal if isinstance(owner, Person) else owner
     target = principal.key_id or principal.actor
-    console.sign_ins.admit(target)
+    await console.sign_ins.admit(target)
     kind: Kind = "oidc" if isinstance(owner, Person) else "key"
     after = {"address": address, "by": kind}
     if principal.scope == "admin":

@@ -167,6 +167,7 @@ class Platform:
         if shared is None:
             await asyncio.to_thread(recovery.end_claims, self.sessions)
         await self._start_fleet(stored.fleet, stored.system)
+        self.answers.start()
         await self.programs.start()
         self.batches.start()
         self.responses.start()
@@ -181,6 +182,7 @@ class Platform:
     async def drain(self) -> None:
         """Accept no new calls, and wait for those in progress."""
         self.draining.set()
+        self.answers.pause()
         self.programs.pause()
         self.batches.pause()
         await self.control.drain(self.settings.control.drain_timeout_s)
@@ -376,6 +378,8 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         running = platform or Platform(settings)
         await running.start()
         put_on(app, running.state())
+        if running.storage.shared is not None:
+            app.state.console.sign_ins.shared = running.storage.shared.attempts()
         try:
             yield
         finally:

@@ -15,7 +15,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from fairserve.platform.base.redis_client import redis_client
 from fairserve.platform.base.version import product_version
+from fairserve.platform.console.shared_attempts import SharedAttempts
 from fairserve.platform.control.cell import BLOCK_TOKENS
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.log.marks import (
@@ -32,6 +34,7 @@ from fairserve.platform.control.service import ControlService
 from fairserve.platform.control.storage import RowsJournal
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.completions.redis_answers import RedisAnswers
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 
@@ -63,10 +66,11 @@ class SharedOrder:
         self._hasher = hasher
         self._on_lost: Callable[[], object] = lambda: None
         self._task: asyncio.Task[None] | None = None
-        self._log = RedisLog(settings.background.redis_url, f"fairserve:{{{hasher.secret_id}}}")
-        secret = hasher.subkey("order", hasher.secret_id)
-        assert secret is not None, "it is of the present secret key"
-        self.seed = int.from_bytes(secret[:8], "big") >> 1
+        self._prefix = f"fairserve:{{{hasher.secret_id}}}"
+        self._log = RedisLog(settings.background.redis_url, self._prefix)
+        self._client = redis_client(settings.background.redis_url)
+        """Connections of requests that wait for Redis."""
+        self.seed = int.from_bytes(self._subkey("order")[:8], "big") >> 1
         """Seed of all processes of the cell: their keys of prompts are equal."""
 
     # --- the parts --------------------------------------------------------------------------------
@@ -100,6 +104,19 @@ class SharedOrder:
             )
         return self.order
 
+    def answers(self) -> RedisAnswers:
+        """Return the idempotent answers of all servers."""
+        return RedisAnswers(self._client, self._prefix, self._subkey("idempotency"))
+
+    def attempts(self) -> SharedAttempts:
+        """Return the sign-ins at all servers."""
+        return SharedAttempts(self._client, self._prefix, self._subkey("attempts"))
+
+    def _subkey(self, label: str) -> bytes:
+        secret = self._hasher.subkey(label, self._hasher.secret_id)
+        assert secret is not None, "it is of the present secret key"
+        return secret
+
     async def attach(self, journal: RowsJournal) -> bool:
         """Get the state of the cell; return true if this process began it, without an earlier one.
 
@@ -120,7 +137,8 @@ class SharedOrder:
             self._task = asyncio.create_task(self.speaker.run(), name="speaker")
 
     async def stop(self) -> None:
-        """Let another process speak."""
+        """Let another process speak. No request needs Redis any more."""
+        await self._client.aclose()
         if self._task is not None and self.speaker is not None:
             await cancel(self._task)
             await self.speaker.leave()

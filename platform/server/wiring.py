@@ -74,7 +74,7 @@ from fairserve.platform.serving.programs.task_calls import TaskCalls
 from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.service import Responses
 from fairserve.platform.serving.responses.store import ResponseStore
-from fairserve.platform.tenancy.auth import Authenticator
+from fairserve.platform.tenancy.auth import CACHE_TTL_S, SHARED_TTL_S, Authenticator
 from fairserve.platform.tenancy.failed_keys import FailedKeys
 from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.system import SystemConfig
@@ -122,7 +122,9 @@ def storage(settings: Settings, engine: Engine | None, lease: ServingRight | Non
         ledger: RowsLedger = LedgerElsewhere(shared.marks)
     else:
         journal, ledger = _kept_rows(settings, rows, shared)
-    authenticator = Authenticator(sessions, hasher, FailedKeys(sessions, hasher))
+    known_s = CACHE_TTL_S if shared is None else SHARED_TTL_S
+    failed = FailedKeys(sessions, hasher)
+    authenticator = Authenticator(sessions, hasher, failed, ttl_s=known_s)
     return Storage(
         engine, management, sessions, hasher, authenticator, journal, outbox, rows, ledger, shared
     )
@@ -308,7 +310,7 @@ def serving(
 ) -> Serving:
     """Connect the services to control and workers. Raises ValueError for a bad file_store_url."""
     own = settings.serving
-    answers = IdempotentAnswers()
+    answers = IdempotentAnswers(None if stored.shared is None else stored.shared.answers())
     options = check_options(own)
     decisions = DecisionService(stored.authenticator, control, workers.models, options)
     on_content = None

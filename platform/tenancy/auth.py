@@ -1,11 +1,11 @@
 """Authentication: API keys to principals, through a small cache. Knows no web framework.
 
 A key is looked up by its keyed hash, off the event loop; it counts as unknown while its app or tenant
-is suspended or deleted. Results are cached for 30 s: a revocation takes effect in this process at once,
-on other replicas within that time. While the database does not answer, keys used in the last five
-minutes stay valid and all others get 503. Event streams repeat the check
-(:meth:`Authenticator.confirm`).
-Weakness: a key that another replica revokes during such an outage stays valid for those minutes.
+is suspended or deleted. Results are cached for 30 s, and for 5 s where servers share an order: a
+revocation takes effect in this process at once, on other servers within that time. While the database
+does not answer, keys used in the last five minutes stay valid and all others get 503. Event streams
+repeat the check (:meth:`Authenticator.confirm`).
+Weakness: a key that another server revokes during such an outage stays valid for those minutes.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from fairserve.platform.tenancy.apps.user_headers import DEFAULT_USER_HEADERS
 from fairserve.platform.tenancy.failed_keys import FailedKeys
 
 CACHE_TTL_S = 30.0
+SHARED_TTL_S = 5.0
+"""Seconds for which a server that shares its order with others trusts a key without reading it."""
 CACHE_ENTRIES = 10_000
 STALE_S = 300.0
 CONFIRM_TTL_S = 1.0

@@ -259,7 +259,7 @@ def test_failed_sign_ins_are_limited_by_address(console):
 def test_sign_ins_of_a_person_are_limited(console):
     sign_ins = console.management.state.console.sign_ins
     for _ in range(MAX_SIGN_INS - 1):
-        sign_ins.admit("oidc:u-1 (anna)")
+        asyncio.run(sign_ins.admit("oidc:u-1 (anna)"))
     assert console.sign_in().status_code == 200
     assert console.sign_in().status_code == 429
 

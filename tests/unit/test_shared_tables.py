@@ -402,6 +402,7 @@ NOT_SHARED = {
     "scheduling/fairness/level_weights.py": "a cache of what is computed at once",
     "platform/base/turns.py": "the part itself",
     "platform/control/log/shared_cell.py": "check sums of ticks, which no tenant makes",
+    "platform/console/sign_in_limit.py": "addresses that sign in, which are no tenants",
     "platform/tenancy/system/parameters.py": "a cache of what is computed at once, for admins only",
     "platform/control/deadlines.py": "one entry of each queued or running call",
     "platform/control/journal/retention.py": "files of the journal, for the operator",

@@ -245,6 +245,12 @@ class AnswerBuffer:
         self._parts = [b"".join(self._parts)]
         self._notify()
 
+    @property
+    def body(self) -> bytes:
+        """Return the whole body of a finished answer."""
+        assert self.finished, "the answer is not complete"
+        return self._parts[0]
+
     async def replay(self, sink: ConnectionSink, extra_headers: dict[str, str]) -> None:
         """Write all of it to a connection, following the producer until it finishes."""
         while not self.status:

@@ -25,6 +25,7 @@ from fairserve.platform.serving.completions.answer import (
 from fairserve.platform.serving.completions.endpoint import Endpoint
 from fairserve.platform.serving.completions.idempotency import (
     IdempotentAnswers,
+    IdempotentRequest,
     checked_key,
     follow,
 )
@@ -75,21 +76,19 @@ class Completions:
         if key is None:
             producer = await self.producer(endpoint, raw, headers, principal)
             return self.respond(producer)
-        app = principal.app_id or ""
         fingerprint = await off_loop(
             len(raw), fingerprint_of, principal, endpoint.path, raw, headers
         )
-        buffer = self._answers.find(app, key, fingerprint)
+        request = IdempotentRequest(
+            principal.tenant_id or "", principal.app_id or "", key, fingerprint
+        )
+        buffer = await self._answers.find(request)
         if buffer is not None:
             return self.following(buffer, replayed=True)
         producer = await self.producer(endpoint, raw, headers, principal)
         # Tokenising may have taken a moment, in which the same request arrived a second time.
-        buffer = self._answers.find(app, key, fingerprint)
-        if buffer is not None:
-            return self.following(buffer, replayed=True)
-        tenant = principal.tenant_id or ""
-        buffer = self._answers.begin(tenant, app, key, fingerprint, producer, reservation)
-        return self.following(buffer, replayed=False)
+        buffer, replayed = await self._answers.begin(request, producer, reservation)
+        return self.following(buffer, replayed=replayed)
 
     # --- models -----------------------------------------------------------------------------------
 
