@@ -98,6 +98,7 @@ class _Waiter:
     """Number of the call's ``accepted`` entry in the journal."""
     worker_id: str = ""
     """Worker of the last grant."""
+    call_id: str = ""
     traceparent: str = ""
 
     def answer(self, answer: Grant | RejectCall | FairServeError) -> str:
@@ -252,8 +253,9 @@ class ControlService:
     def replaced(self, before: Sequence[CallState]) -> None:
         """Handle that the cell has another state than the one with these calls, in a shared order.
 
-        A client whose call is not in it after ``REPEATED_S`` gets an error: until then the order
-        writes what it has put lately once more.
+        The outputs that lead to it are not known here. A call of this process that was granted in them
+        is queued once more, for a grant that is read. A client whose call is not in the state after
+        ``REPEATED_S`` gets an error: until then the order writes what it has put lately once more.
         """
         for listener in self._listeners_of_all:
             for live in before:
@@ -264,17 +266,28 @@ class ControlService:
                     listener.call_granted(live)
                 if live.started:
                     listener.call_started(live, self._clock())
+        for live in self.cell.calls:
+            waiter = self._waiters.get(live.record_id)
+            if waiter is not None:
+                waiter.sequence = waiter.sequence or 0
+                if live.worker_id is not None and not waiter.turn.done():
+                    again = Release(
+                        live.call.call_id, "failed", live.usage, retry_on_another_worker=True
+                    )
+                    self.order.put(again)
         if self._loop is not None:
-            self._loop.call_later(REPEATED_S, self._fail_lost)
+            self._loop.call_later(REPEATED_S, self._fail_lost, [*self._waiters])
 
-    def _fail_lost(self) -> None:
-        """Answer the clients whose accepted calls the cell does not know."""
+    def _fail_lost(self, record_ids: Sequence[str]) -> None:
+        """Answer those of these clients whose calls the cell does not know, and withdraw the calls."""
         known = {live.record_id for live in self.cell.calls}
-        for record_id, waiter in [*self._waiters.items()]:
-            if waiter.sequence is not None and record_id not in known:
-                del self._waiters[record_id]
-                waiter.answer(UnavailableError("the call is lost", headers={"Retry-After": "1"}))
-                waiter.on_message(Cancel(record_id, "failed", "the call is lost"))
+        for record_id in record_ids:
+            if record_id in known or record_id not in self._waiters:
+                continue
+            waiter = self._waiters.pop(record_id)
+            waiter.answer(UnavailableError("the call is lost", headers={"Retry-After": "1"}))
+            waiter.on_message(Cancel(waiter.call_id, "failed", "the call is lost"))
+            self.order.put(Cancel(waiter.call_id, "failed", "the call is lost"))
         self._check_empty()
 
     def _write(self, row: JournalRow) -> None:
@@ -417,7 +430,8 @@ class ControlService:
     async def submit(self, message: Submit, on_message: OnMessage) -> Grant | RejectCall:
         """See the port."""
         self._require_storage("call")
-        waiter = _Waiter(on_message, asyncio.get_running_loop().create_future())
+        turn = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(on_message, turn, call_id=message.call.call_id)
         self._waiters[message.record_id] = waiter
         try:
             await self.order.applied(message)

@@ -211,7 +211,7 @@ class Platform:
             shutil.rmtree(self._sockets, ignore_errors=True)
         await self.workers.http.close()
         if self.storage.shared is not None:
-            await self.storage.shared.stop()
+            await self.storage.shared.stop(self.ledger.flush)
         await self.control.close()
         await self.workers.model_pools.close()
         if self.tracing is not None:

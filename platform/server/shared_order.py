@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shutil
 import threading
 from collections.abc import Callable
@@ -36,6 +37,11 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.redis_answers import RedisAnswers
 from fairserve.scheduling.locality.block_keys import BlockHasher
+
+logger = logging.getLogger(__name__)
+
+FLUSH_S = 5.0
+"""Longest wait of a speaker that stops for the database, in seconds."""
 
 
 class SharedOrder:
@@ -136,11 +142,16 @@ class SharedOrder:
         if self.speaker is not None:
             self._task = asyncio.create_task(self.speaker.run(), name="speaker")
 
-    async def stop(self) -> None:
-        """Let another process speak. No request needs Redis any more."""
+    async def stop(self, flush: Callable[[float], bool]) -> None:
+        """Write the rows so far if this process writes them, and let another speak.
+
+        No request needs Redis any more.
+        """
         await self._client.aclose()
         if self._task is not None and self.speaker is not None:
             await cancel(self._task)
+            if self.marks.writes and not await asyncio.to_thread(flush, FLUSH_S):
+                logger.warning("the database does not answer: the next speaker writes the rest")
             await self.speaker.leave()
 
     def _spoke(self, speaks: bool) -> None:

@@ -165,6 +165,10 @@ class LogOrder:
         self.epoch = 0
         self.speaks = False
         """True while this process is the speaker; set by the speaker's task."""
+        self.last_speaker = ""
+        """Process that wrote the last tick that was read."""
+        self.differs = False
+        """True if the present epoch is of processes with other options, none of which speaks."""
         self.begins_epochs: Callable[[Base | None], Any] | None = None
         """Begins an epoch; None in a process that never speaks."""
         self._keys_of = keys_of
@@ -227,6 +231,12 @@ class LogOrder:
 
     def _fail(self, problem: str) -> None:
         self._ticked_s = None
+        waiting, self._waiting = self._waiting, _Waiting()
+        waits = [*waiting.waits, *(wait for sent in self._sent.values() for wait in sent.waits)]
+        for wait in waits:
+            if wait is not None and not wait.done():
+                wait.set_exception(_unavailable(problem))
+        self._detach()
         logger.error("%s; this process leaves the cell", problem)
         self._on_failure(problem)
 
@@ -269,13 +279,26 @@ class LogOrder:
         await wait
 
     async def kept(self) -> None:
-        """Wait until the events so far are in Redis."""
+        """Wait until the events so far are in Redis; not while Redis does not answer.
+
+        Until it does they are in this process, which writes them then.
+        """
+        if not self.attached:
+            return
         number = self._number + math.ceil(len(self._waiting.events) / OF_BATCH)
         if self._written >= number:
             return
         wait: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._kept_waits.append((number, wait))
         await wait
+
+    def _detach(self) -> None:
+        """Look for the log before the next reading; nobody waits for it with a complete answer."""
+        self._attached.clear()
+        waits, self._kept_waits = self._kept_waits, []
+        for _, wait in waits:
+            if not wait.done():
+                wait.set_result(None)
 
     def observe(self, event: CellEvent) -> None:
         """See the protocol: the speaker reports the workers."""
@@ -317,7 +340,7 @@ class LogOrder:
             if attachment != self._attachment:
                 continue  # the log is another now, or may have lost batches
             if not there:
-                self._attached.clear()  # the reader looks for the present epoch
+                self._detach()  # the reader looks for the present epoch
                 self._wake.set()
                 return
             self._wrote(number)
@@ -356,7 +379,7 @@ class LogOrder:
         while True:
             try:
                 if self._silent_s() > SILENCE_S:
-                    self._attached.clear()
+                    self._detach()
                 if not self._attached.is_set():
                     await self._attach()
                 entries = await self.log.read(self.epoch, self.shared_cell.last, READ_MS)
@@ -364,14 +387,14 @@ class LogOrder:
                 if self._looked_s - looked_s > SUSPENDED_S or (
                     not entries and await self._where() == "lost"
                 ):
-                    self._attached.clear()
+                    self._detach()
                     continue
                 failures = 0
             except LOST as error:
                 if not failures:
                     logger.warning("the log is not read: %s", type(error).__name__)
                 failures += 1
-                self._attached.clear()
+                self._detach()
                 await asyncio.sleep(backoff.pause_s(failures))
                 continue
             for entry in entries:
@@ -392,7 +415,7 @@ class LogOrder:
                 self.clock.read(entry.entry)
                 self._tick(entry.entry, tick_of(entry.data))
             case "e" if int(entry.data) != self.epoch:
-                self._attached.clear()
+                self._detach()
             case _:
                 self.shared_cell.last = entry.entry
 
@@ -434,8 +457,9 @@ class LogOrder:
                 tick.speaker,
             )
             self._stale = True
-            self._attached.clear()
+            self._detach()
         self._ticked_s, self._full = time.monotonic(), tick.full
+        self.last_speaker = tick.speaker
         self._on_outputs(self.shared_cell.tick(entry, tick).outputs)
         self._on_tick(entry, tick)
         self._forget_batches()
@@ -455,7 +479,13 @@ class LogOrder:
         """Join the present epoch, or begin one where that is this process' part."""
         while True:
             base = await self.log.base()
-            if base is not None and base.agreement != self.agreement:
+            self.differs = base is not None and base.agreement != self.agreement
+            if (
+                base is not None
+                and self.differs
+                # A control process follows those that differ if none of them speaks any more.
+                and (self.begins_epochs is None or await self.log.has_speaker())
+            ):
                 raise CellMismatchError(_difference(base.agreement, self.agreement))
             if base is not None and base.epoch == self.epoch and not self._stale:
                 where = await self._where()

@@ -21,11 +21,24 @@ import orjson
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, ConnectionError, ReadOnlyError, TimeoutError
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    TimeoutError,
+)
 
 from fairserve.platform.control.log.shared_cell import EntryId
 
-LOST = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError)
+LOST = (
+    ConnectionError,
+    TimeoutError,
+    BusyLoadingError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    OSError,
+)
 """Errors after which the server may answer again."""
 ANSWER_S = 5.0
 ELECTION_S = 0.3
@@ -148,6 +161,10 @@ class RedisLog:
         if await self._commands.set(key, token, nx=True, px=lease_ms):
             return True
         return bool(await self._commands.get(key) == token.encode())
+
+    async def has_speaker(self) -> bool:
+        """Return whether a process has the lease."""
+        return await self._commands.get(self._key("speaker")) is not None
 
     async def leave(self, token: str) -> None:
         """Let another process become the speaker at once."""

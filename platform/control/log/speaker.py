@@ -88,6 +88,9 @@ class Speaker:
             self._set(False)
             return
         self._set(True)
+        if order.differs and order.last_speaker == order.process:
+            await self._begin_own(order.epoch)  # all entries of those before are read
+            return
         await self._store_state()
 
     def _set(self, speaks: bool) -> None:
@@ -123,9 +126,15 @@ class Speaker:
             return  # another process has a state
         if not await self._log.take_lease(self._token, lease_ms):
             return
+        before = order.epoch if base is None else max(order.epoch, base.epoch)
+        await self._begin_own(before)
+
+    async def _begin_own(self, before: int) -> None:
+        """Begin an epoch with the state and the options of this process, which has the lease."""
+        order, lease_ms = self._order, int(LEASE_S * 1000)
+        last = order.shared_cell.last
         now_ms = await self._log.now_ms()
         first = EntryId(max(now_ms, last.ms + 1), 0)
-        before = order.epoch if base is None else max(order.epoch, base.epoch)
         epoch = max(now_ms, before + 1)
         fresh = not order.epoch
         state = order.shared_cell.snapshot() | {"last": str(first)}

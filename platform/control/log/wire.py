@@ -157,7 +157,8 @@ _FORMS = {kind: _Form(kind, _CALL) for kind in EVENTS}
 _KINDS = {form.struct: form for form in _FORMS.values()}
 
 
-_EVENTS: Any = list[reduce(or_, _KINDS)]  # type: ignore[misc] # made from the table
+_EVENT: Any = reduce(or_, _KINDS)
+_EVENTS: Any = list[_EVENT]
 _PlainBatch: Any = msgspec.defstruct(
     "_PlainBatch",
     [("process", str), ("number", int), ("events", _EVENTS)],
@@ -167,6 +168,7 @@ _PlainBatch: Any = msgspec.defstruct(
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_decode_event = msgspec.msgpack.Decoder(_EVENT).decode
 _decode_batch = msgspec.msgpack.Decoder(_PlainBatch).decode
 _decode_tick = msgspec.msgpack.Decoder(Tick).decode
 
@@ -182,15 +184,17 @@ class UnsharedEventError(ValueError):
 def event_bytes(event: ce.CellEvent) -> msgspec.Raw:
     """Return an event as it travels.
 
-    Raises UnsharedEventError for a class that is not shared, for a number over 64 bits, and for text
-    with half of a surrogate pair.
+    Raises UnsharedEventError for a class that is not shared, for a number over 64 bits, for text with
+    half of a surrogate pair, and for a value of another type than its field's.
     """
     name = type(event).__name__
     form = _FORMS.get(type(event))
     if form is None:
         raise UnsharedEventError(f"{name} is not an event that processes share")
     try:
-        return msgspec.Raw(_encode(form.plain(event)))
+        data = _encode(form.plain(event))
+        _decode_event(data)  # who cannot read one leaves the cell
+        return msgspec.Raw(data)
     except (OverflowError, TypeError, ValueError) as error:
         raise UnsharedEventError(f"{name} cannot be written to the log: {error}") from error
 

@@ -45,7 +45,7 @@ class Sources:
     ledger: RowsLedger
     lease: ServingRight | None
     speaks: Callable[[], bool]
-    """Whether this process reports workers, and writes the rows."""
+    """Returns true if this process reports workers and writes the rows."""
     sessions: SessionFactory
     journal_limit_bytes: int
     version: str
