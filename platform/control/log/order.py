@@ -60,7 +60,8 @@ REPEATED_S = 60.0
 """Seconds for which a batch that was read back is kept, in case the server loses it."""
 MAX_WAITING = 20_000
 """Events that wait to be written, of which new calls are rejected beyond a half."""
-FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
+FIRST_RETRY_S, LAST_RETRY_S = 0.02, 0.25
+"""Pauses between attempts: the last one is shorter than an election, which no process may miss."""
 OF_BATCH = 64
 """Events of one entry: an entry is applied in one turn of the event loop."""
 

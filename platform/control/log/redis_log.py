@@ -41,7 +41,7 @@ LOST = (
 )
 """Errors after which the server may answer again."""
 ANSWER_S = 5.0
-ELECTION_S = 0.3
+ELECTION_S = 0.75
 """Seconds in which processes with a state compare how far they have read."""
 CONNECT_S = 2.0
 CANCELLED_S = 0.1
