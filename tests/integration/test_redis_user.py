@@ -10,9 +10,11 @@ from redis.exceptions import NoPermissionError, ResponseError
 from shared_servers import RedisProcess
 
 from fairserve.platform.background.jobs.celery_jobs import QUEUE, JobsOnCelery
+from fairserve.platform.console import shared_attempts
 from fairserve.platform.control.log.redis_log import Base, RedisLog, state_bytes
 from fairserve.platform.control.log.shared_cell import EntryId
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.completions import redis_answers
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guide/scaling.md"
 PREFIX = "fairserve:{0123456789abcdef}"
@@ -89,6 +91,14 @@ def test_the_log_needs_the_commands_of_the_guide_and_no_other(server):
     assert named_for("the log") == used_by(client)
 
 
+def test_answers_and_sign_ins_need_the_commands_of_the_guide():
+    used = {"eval", "hmget", "zrem"}
+    for module in (redis_answers, shared_attempts):
+        source = Path(module.__file__).read_text()
+        used |= {name.lower() for name in re.findall(r"redis\.call\('(\w+)'", source)}
+    assert named_for("answers and sign-ins") == used
+
+
 def test_a_server_may_request_a_job(server, monkeypatch):
     url, client = server
     monkeypatch.setenv("REDIS_URL", url)
@@ -99,7 +109,7 @@ def test_a_server_may_request_a_job(server, monkeypatch):
 
 
 def test_the_user_has_what_the_table_names():
-    tables = ("the log", "requests for jobs", "`fairserve doctor`")
+    tables = ("the log", "answers and sign-ins", "requests for jobs", "`fairserve doctor`")
     named = set().union(*map(named_for, tables))
     assert {f"+{name}" for name in named} == {each for each in rules() if each[0] == "+"}
 
