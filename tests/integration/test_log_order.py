@@ -607,6 +607,28 @@ async def test_a_process_with_other_options_is_rejected(members):
     await members.equal()
 
 
+async def test_control_with_other_options_continues_the_cell_where_none_speaks(members):
+    first, silent = await members.with_workers()
+    epoch = first.order.epoch
+    await first.call("a")
+    await first.order.applied(first.submitted("b"))
+    await members.settled()
+    await first.stop_speaking(leave=True)
+    members.all.remove(first)
+    await first.close()
+    later = await members.add(speaks=True, agreement={"version": "2"})
+    await until(lambda: later.order.epoch > epoch and not later.order.differs)
+    assert [live.record_id for live in later.cell.calls] == ["b"]
+    await until(lambda: silent.failures)
+    assert "version is '1' here and '2' there" in silent.failures[0]
+    members.all.remove(silent)
+    await silent.close()
+    await later.call("c")
+    joined = await members.add(agreement={"version": "2"})
+    await members.equal()
+    assert [live.record_id for live in joined.cell.calls] == ["b"]
+
+
 async def test_a_process_that_never_speaks_waits_for_one_that_does(members):
     silent = await members.add(start=False)
     attached = asyncio.create_task(silent.start())
