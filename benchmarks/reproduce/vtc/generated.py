@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fairserve.benchmarks.reproduce.report import ReportColumn
-from fairserve.benchmarks.reproduce.service_history import ServiceHistory
+from fairserve.benchmarks.reproduce.vtc.service_history import ServiceHistory
 from fairserve.benchmarks.traces.generate.vtc_suites import VTC_SUITES
 
 Minutes = list[tuple[float, float]]
@@ -76,7 +76,6 @@ def _of_client_1(client: int) -> Callable[[ServiceHistory], float]:
 
 _COLUMNS = (
     ReportColumn("largest difference", lambda h: h.largest_difference),
-    ReportColumn("mean difference", lambda h: float(h.difference.mean())),
     ReportColumn("std of difference", lambda h: float(h.difference.std())),
     ReportColumn("while backlogged", lambda h: h.interval_difference),
     ReportColumn("growth /min", lambda h: h.growth_per_min),
