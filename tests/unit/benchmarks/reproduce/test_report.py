@@ -43,16 +43,7 @@ REPORT = Report(
     [
         ReportRow(
             "fcfs",
-            {
-                "x": ReportSpread((1234.5,)),
-                "y": ReportSpread(
-                    (
-                        1.0,
-                        2.0,
-                        3.0,
-                    )
-                ),
-            },
+            {"x": ReportSpread((1234.5,)), "y": ReportSpread((1.0, 2.0, 3.0))},
             {"x": 1200.0},
         ),
         ReportRow("ours", {"x": ReportSpread((7.0,)), "judged only": ReportSpread((1.0,))}),

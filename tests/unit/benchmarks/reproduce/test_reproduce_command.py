@@ -30,16 +30,10 @@ X = ReportColumn("x", lambda run: run)
 
 
 def report(name, setting):
-    seen = [float(seed) for seed in range(setting.seeds)]
+    seen = ReportSpread(tuple(float(seed) for seed in range(setting.seeds)))
     checks = [Check("claim", True, "seen")]
-    return Report(
-        name,
-        f"title of {name}",
-        "setting",
-        (X,),
-        [ReportRow("row", {"x": ReportSpread(tuple(seen))})],
-        checks,
-    )
+    rows = [ReportRow("row", {"x": seen})]
+    return Report(name, f"title of {name}", "setting", (X,), rows, checks)
 
 
 @pytest.fixture
