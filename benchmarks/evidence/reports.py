@@ -141,7 +141,6 @@ _EVIDENCE = (
         "fairserve-paper",
         5,
         "6 min",
-        pictures="fairserve-paper.png",
         short_cases=(
             "fairserve-table3",
             "fairserve-table4",

@@ -19,7 +19,7 @@ from fairserve.benchmarks.reproduce.report import Check, ReportRow, ReportSpread
 
 Rows = Mapping[str, ReportRow]
 Verdict = tuple[bool, str]
-"""Whether a statement holds, and the observed values."""
+"""The pair of whether a statement holds and what was observed."""
 IN_ORDER = 0.7
 """Share of pairs in order that makes a series rising; neighbours may swap between seeds."""
 _TIE = 0.95

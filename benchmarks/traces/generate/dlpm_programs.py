@@ -18,11 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from fairserve.benchmarks.traces.generate.arrivals import (
-    Arrivals,
-    GammaArrivals,
-    positive,
-)
+from fairserve.benchmarks.traces.generate.arrivals import Arrivals, GammaArrivals
 from fairserve.benchmarks.traces.generate.chat import Chat
 from fairserve.benchmarks.traces.generate.judge import Judge
 from fairserve.benchmarks.traces.generate.long_context_qa import LongContextQa
@@ -30,7 +26,6 @@ from fairserve.benchmarks.traces.generate.programs import (
     GeneratedProgram,
     ProgramClient,
     generate_programs,
-    whole,
 )
 from fairserve.benchmarks.traces.generate.tree_of_thoughts import TreeOfThoughts
 from fairserve.engine.simulated.traces.model import Trace
@@ -46,7 +41,7 @@ class Misbehaviour(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DlpmLoad:
-    """Load of a workload. Raises ValueError for an option out of range."""
+    """Load of a workload."""
 
     programs_per_s: float
     """Runs per second that a well-behaved client starts for each worker."""
@@ -60,18 +55,6 @@ class DlpmLoad:
     flood: float = 1.0
     """Ratio in S1 of the misbehaving clients' rate to the others'."""
 
-    def __post_init__(self) -> None:
-        positive("programs_per_s", self.programs_per_s)
-        positive("cv", self.cv)
-        positive("duration_s", self.duration_s)
-        positive("flood", self.flood)
-        whole("workers", self.workers, 1)
-        whole("clients", self.clients, 1)
-        if not 0 <= self.misbehaving <= self.clients:
-            raise ValueError(
-                f"misbehaving is {self.misbehaving}; 0 to clients ({self.clients}) is allowed"
-            )
-
     def arrivals(self, flooding: bool) -> Arrivals:
         """Return the arrival process of one client."""
         rate = self.programs_per_s * self.workers
@@ -82,8 +65,6 @@ class DlpmLoad:
 class DlpmWorkload:
     """A workload: programs and load."""
 
-    shown_in: str
-    """Figures of the paper that use it."""
     well_behaved: GeneratedProgram
     more_requests: GeneratedProgram
     longer_prefix: GeneratedProgram
@@ -101,28 +82,24 @@ class DlpmWorkload:
 DLPM_WORKLOADS: Mapping[str, DlpmWorkload] = MappingProxyType(
     {
         "long-context-qa": DlpmWorkload(
-            "Figure 7",
             LongContextQa(),
             LongContextQa(),
             LongContextQa(document_factor=2.0),
             DlpmLoad(1.0, flood=4.0),
         ),
         "tree-of-thoughts": DlpmWorkload(
-            "Figure 7",
             TreeOfThoughts(),
             TreeOfThoughts(branches=4),
             TreeOfThoughts(question_factor=10.0),
             DlpmLoad(0.2),
         ),
         "judge": DlpmWorkload(
-            "Figure 7",
             Judge(),
             Judge(dimensions=16),
             Judge(extra_tokens=600),
             DlpmLoad(1.0),
         ),
         "chat": DlpmWorkload(
-            "none; in Figure 8 recorded conversations are replayed",
             Chat(),
             Chat(),
             Chat(system_tokens=600),
@@ -134,39 +111,27 @@ DLPM_WORKLOADS: Mapping[str, DlpmWorkload] = MappingProxyType(
 
 
 def generate_dlpm(
-    workload: str | DlpmWorkload,
-    misbehaviour: Misbehaviour | str,
+    workload: str,
+    misbehaviour: Misbehaviour,
     seed: int,
     *,
     load: DlpmLoad | None = None,
-    share_system: bool = False,
 ) -> Trace:
     """Return the trace of a workload; clients are ``client-0`` (misbehaving first), ``client-1``, ...
 
-    ``load`` replaces the workload's own. Groups are ``misbehaving`` and ``well-behaved``. Raises
-    ValueError for an unknown workload or misbehaviour.
+    ``load`` replaces the workload's own. Groups are ``misbehaving`` and ``well-behaved``.
     """
-    name = "programs"
-    if isinstance(workload, str):
-        if workload not in DLPM_WORKLOADS:
-            raise ValueError(f"no workload {workload!r}; there are {', '.join(DLPM_WORKLOADS)}")
-        name, workload = workload, DLPM_WORKLOADS[workload]
-    if misbehaviour not in list(Misbehaviour):
-        allowed = ", ".join(Misbehaviour)
-        raise ValueError(f"no misbehaviour {misbehaviour!r}; there are {allowed}")
-    misbehaviour = Misbehaviour(misbehaviour)
-    load = load or workload.load
+    programs = DLPM_WORKLOADS[workload]
+    load = load or programs.load
     clients = []
     for index in range(load.clients):
         wrong = index < load.misbehaving and misbehaviour is not Misbehaviour.NONE
         clients.append(
             ProgramClient(
                 user=f"client-{index}",
-                program=workload.program(misbehaviour if wrong else Misbehaviour.NONE),
+                program=programs.program(misbehaviour if wrong else Misbehaviour.NONE),
                 arrivals=load.arrivals(wrong and misbehaviour is Misbehaviour.MORE_REQUESTS),
                 group="misbehaving" if wrong else "well-behaved",
             )
         )
-    return generate_programs(
-        f"{name}-{misbehaviour}", clients, load.duration_s, seed, share_system=share_system
-    )
+    return generate_programs(f"{workload}-{misbehaviour}", clients, load.duration_s, seed)

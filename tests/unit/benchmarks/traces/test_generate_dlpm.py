@@ -178,10 +178,11 @@ def per_client(trace, count):
 def test_misbehaviours_add_calls_or_tokens():
     load = DlpmLoad(0.5, duration_s=400.0, flood=4.0)
     for name, factor in [("tree-of-thoughts", 340 / 30), ("judge", 17 / 3)]:
-        trace = generate_dlpm(name, "S1", 0, load=replace(load, flood=1.0))
+        trace = generate_dlpm(name, Misbehaviour.MORE_REQUESTS, 0, load=replace(load, flood=1.0))
         wrong, *right = per_client(trace, lambda i: len(i.calls))
         assert wrong / np.mean(right) == pytest.approx(factor, rel=0.25)
-    wrong, *right = per_client(generate_dlpm("long-context-qa", "S1", 0, load=load), lambda i: 1)
+    flood = generate_dlpm("long-context-qa", Misbehaviour.MORE_REQUESTS, 0, load=load)
+    wrong, *right = per_client(flood, lambda i: 1)
     assert wrong / np.mean(right) == pytest.approx(4.0, rel=0.15)
     for name, added in [
         ("tree-of-thoughts", 9 * 78.8),
@@ -190,7 +191,9 @@ def test_misbehaviours_add_calls_or_tokens():
         ("chat", 600),
     ]:
         long_s = 4000.0 if name == "long-context-qa" else load.duration_s
-        trace = generate_dlpm(name, "S2", 0, load=replace(load, duration_s=long_s))
+        trace = generate_dlpm(
+            name, Misbehaviour.LONGER_PREFIX, 0, load=replace(load, duration_s=long_s)
+        )
         prompts = {"misbehaving": [], "well-behaved": []}
         for interaction in trace.interactions:
             prompts[interaction.group] += [c.prompt_tokens for c in interaction.calls[:1]]
@@ -201,72 +204,14 @@ def test_misbehaviours_add_calls_or_tokens():
 def test_the_load_grows_with_the_workers():
     base = DlpmLoad(1.0, duration_s=60.0)
     one, eight = (
-        len(generate_dlpm("judge", "none", 0, load=replace(base, workers=workers)))
+        len(generate_dlpm("judge", Misbehaviour.NONE, 0, load=replace(base, workers=workers)))
         for workers in (1, 8)
     )
     assert one == pytest.approx(180, rel=0.2)
     assert eight == pytest.approx(1440, rel=0.1)
 
 
-def test_a_workload_can_be_customised():
-    workload = replace(DLPM_WORKLOADS["judge"], more_requests=Judge(dimensions=5))
-    trace = generate_dlpm(workload, "S1", 0)
-    assert {len(i.calls) for i in trace.interactions if i.group == "misbehaving"} == {6}
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: TreeOfThoughts(branches=0), "branches is 0; at least 1"),
-        (lambda: TreeOfThoughts(height=0), "height is 0"),
-        (lambda: TreeOfThoughts(reference_branches=0), "reference_branches is 0"),
-        (lambda: TreeOfThoughts(instruction_tokens=-1), "instruction_tokens is -1"),
-        (lambda: TreeOfThoughts(system_tokens=-1), "system_tokens is -1"),
-        (lambda: TreeOfThoughts(question_factor=0.0), "question_factor is 0.0"),
-        (lambda: TreeOfThoughts(cv=-1.0), "cv is -1.0"),
-        (lambda: TreeOfThoughts(thought_tokens=256.0), "lower thought_tokens"),
-        (lambda: TreeOfThoughts(output_tokens=50.0), "for an answer; at least 1"),
-        (lambda: Judge(dimensions=0), "dimensions is 0"),
-        (lambda: Judge(reference_dimensions=0), "reference_dimensions is 0"),
-        (lambda: Judge(dimension_tokens=-1), "dimension_tokens is -1"),
-        (lambda: Judge(system_tokens=-1), "system_tokens is -1"),
-        (lambda: Judge(extra_tokens=-1), "extra_tokens is -1"),
-        (lambda: Judge(cv=-1.0), "cv is -1.0"),
-        (lambda: Judge(prompt_tokens=100.0), "for the article; both lengths"),
-        (lambda: Judge(output_tokens=0.0), "output_tokens 0.0 leave"),
-        (lambda: LongContextQa(question_tokens=0), "question_tokens is 0"),
-        (lambda: LongContextQa(system_tokens=-1), "system_tokens is -1"),
-        (lambda: LongContextQa(document_factor=-1.0), "document_factor is -1.0"),
-        (lambda: LongContextQa(questions_per_document=0), "questions_per_document is 0"),
-        (lambda: LongContextQa(open_documents=0), "open_documents is 0"),
-        (lambda: LongContextQa(cv=float("nan")), "cv is nan"),
-        (lambda: LongContextQa(prompt_tokens=100.0), "for the document; both lengths"),
-        (lambda: Chat(message_tokens=0.0), "mean length is 0.0"),
-        (lambda: Chat(output_tokens=0.0), "mean length is 0.0"),
-        (lambda: Chat(turns=0.5), "turns is 0.5; 1 to most_turns"),
-        (lambda: Chat(turns=33.0), "turns is 33.0"),
-        (lambda: Chat(most_turns=0), "most_turns is 0"),
-        (lambda: Chat(system_tokens=-1), "system_tokens is -1"),
-        (lambda: Chat(think_s=-1.0), "think_s is -1.0"),
-        (lambda: Chat(cv=-1.0), "cv of a length is -1.0"),
-        (lambda: DlpmLoad(0.0), "programs_per_s is 0.0"),
-        (lambda: DlpmLoad(1.0, workers=0), "workers is 0"),
-        (lambda: DlpmLoad(1.0, clients=0), "clients is 0"),
-        (lambda: DlpmLoad(1.0, misbehaving=4), r"misbehaving is 4; 0 to clients \(3\)"),
-        (lambda: DlpmLoad(1.0, cv=0.0), "cv is 0.0"),
-        (lambda: DlpmLoad(1.0, duration_s=0.0), "duration_s is 0.0"),
-        (lambda: DlpmLoad(1.0, flood=0.0), "flood is 0.0"),
-        (lambda: generate_dlpm("chess", "S1", 0), "no workload 'chess'; there are long-context-qa"),
-        (lambda: generate_dlpm("chat", "S3", 0), "no misbehaviour 'S3'; there are none, S1, S2"),
-        (lambda: generate_programs("", [], 1.0, 0), r"clients are \[\]"),
-    ],
-)
-def test_invalid_values_are_rejected(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_two_clients_cannot_be_the_same_user():
     client = ProgramClient("u", Chat(), DlpmLoad(1.0).arrivals(False))
-    with pytest.raises(ValueError, match="each with its own user"):
+    with pytest.raises(ValueError, match="each needs its own user"):
         generate_programs("", [client, client], 1.0, 0)
