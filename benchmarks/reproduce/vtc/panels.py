@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,13 +20,18 @@ def panels_of(
 ) -> Iterator[PlotPanel]:
     """Yield the panels of an entry, from the first seed of each run.
 
-    One panel has the differences of several runs, others the clients of one. Those of a kind have one
-    scale, so that systems can be compared. ``groups`` are clients, which a panel shows only
-    (``clients``) or in colors (``named``).
+    One panel has the differences of several runs, others the clients of one. Those with the same
+    y axis have one scale, so that systems can be compared. ``groups`` are clients, which a panel
+    shows only (``clients``) or in colors (``named``).
     """
     first = {name: of_seeds[0] for name, of_seeds in histories.items()}
-    for each in entry["panels"]:
-        yield from _scaled(list(_panels(each, first, groups)))
+    panels = [panel for each in entry["panels"] for panel in _panels(each, first, groups)]
+    tops: dict[str, float] = defaultdict(float)
+    for panel in panels:
+        values = [float(np.nanmax(line.ys)) for line in panel.lines if not np.isnan(line.ys).all()]
+        tops[panel.y] = max(tops[panel.y], panel.level or 0.0, *values)
+    for panel in panels:
+        yield replace(panel, y_range=(0.0, 1.1 * tops[panel.y] or 1.0))
 
 
 def _panels(
@@ -74,21 +79,7 @@ def _clients(
         )
         for number, client in enumerate(others)
     ]
-    return lines + [
-        PlotLine(client, history.times_s, curves[client], {"color": color(number)})
-        for number, client in enumerate(each for each in shown if each not in others)
-    ]
-
-
-def _scaled(panels: Sequence[PlotPanel]) -> list[PlotPanel]:
-    top = max(
-        (
-            float(y)
-            for panel in panels
-            for line in panel.lines
-            for y in line.ys
-            if not math.isnan(y)
-        ),
-        default=1.0,
-    )
-    return [replace(panel, y_range=(0.0, 1.1 * max(top, panel.level or 0.0))) for panel in panels]
+    for number, client in enumerate(named or shown):
+        name, style = f"client {client.removeprefix('client-')}", {"color": color(number)}
+        lines.append(PlotLine(name, history.times_s, curves[client], style))
+    return lines
