@@ -75,22 +75,26 @@ class Statement:
             missing = not any(the.pairs(rows))
         else:
             missing = any(each not in rows for each in names) or (
-                the.kind in _OF_SEVERAL and not the.matching(rows, the.rows)
+                the.kind in _OF_SEVERAL and not the.row and not the.matching(rows, the.rows)
             )
         if missing:
             return None
-        if the.kind in _OF_ROWS and any(the.column not in rows[each].measured for each in names):
+        if the.kind not in _OF_CELLS and not all(self.judges(rows[each]) for each in names):
             return Check(claim, False, "none", the.contradicted_by)
         return Check(claim, *KINDS[the.kind](the, rows), the.contradicted_by)
 
+    def judges(self, row: ReportRow) -> bool:
+        """Return whether a row has all figures that are compared."""
+        return {self.column, *self.lower, *self.higher} - {""} <= row.measured.keys()
+
     def matching(self, rows: Rows, patterns: Sequence[str]) -> list[ReportRow]:
-        """Return the rows with these names that have the column."""
+        """Return the rows with these names that have the figures."""
         return [
             row
             for name, row in rows.items()
             if any(fnmatchcase(name, each) for each in patterns)
             and not any(fnmatchcase(name, each) for each in self.but)
-            and (not self.column or self.column in row.measured)
+            and self.judges(row)
         ]
 
     def limits(self, rows: Rows) -> list[float]:

@@ -192,6 +192,8 @@ def test_a_statement_about_a_missing_row_is_left_out_and_one_about_a_missing_fig
     assert Statement(kind="least ratio", claim="c", column="x", row="a", than="b").check(A) is None
     check = Statement(kind="at most", claim="c", row="a", column="y", bounds=[1]).check(A)
     assert (check.holds, check.seen) == (False, "none")
+    check = Statement(kind="not beaten", claim="c", row="a", higher=["x", "y"]).check(A)
+    assert (check.holds, check.seen) == (False, "none")
 
 
 def test_no_statement_holds_for_nan():
