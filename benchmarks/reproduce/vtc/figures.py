@@ -1,4 +1,4 @@
-"""Figures of the VTC paper on generated workloads: 3 to 10, 15 and 16, of ``paper.toml``."""
+"""Figures of the VTC paper on generated workloads: 3 to 10, 15, 16 and 19, of ``paper.toml``."""
 
 from __future__ import annotations
 

@@ -76,6 +76,7 @@ def _of_client_1(client: int) -> Callable[[ServiceHistory], float]:
 
 _COLUMNS = (
     ReportColumn("largest difference", lambda h: h.largest_difference),
+    ReportColumn("mean difference", lambda h: float(h.difference.mean())),
     ReportColumn("std of difference", lambda h: float(h.difference.std())),
     ReportColumn("while backlogged", lambda h: h.interval_difference),
     ReportColumn("growth /min", lambda h: h.growth_per_min),

@@ -16,7 +16,6 @@ is read, not generated.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -31,6 +30,7 @@ from fairserve.benchmarks.traces.generate.arrivals import (
     OnOffArrivals,
     PhasedArrivals,
     RampArrivals,
+    positive,
 )
 from fairserve.benchmarks.traces.generate.block_ids import BLOCK_TOKENS
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
@@ -40,7 +40,7 @@ TENANT = "vtc"
 
 @dataclass(frozen=True, slots=True)
 class SuiteClient:
-    """A client with requests of one size."""
+    """A client with requests of one size. Raises ValueError unless sizes and weight are positive."""
 
     arrivals: Arrivals
     input_tokens: int = 256
@@ -49,16 +49,27 @@ class SuiteClient:
     """Weight against the others under weighted VTC."""
     group: str = ""
 
+    def __post_init__(self) -> None:
+        positive("input_tokens", self.input_tokens)
+        positive("output_tokens", self.output_tokens)
+        positive("weight", self.weight)
+
 
 @dataclass(frozen=True, slots=True)
 class VtcSuite:
-    """An experiment."""
+    """An experiment. Raises ValueError without clients, or for a duration that is not positive."""
 
     clients: tuple[SuiteClient, ...]
     duration_s: float = 600.0
     pool_tokens: int = 10_000
     """Tokens of the KV pool of the paper's server."""
     server: Literal["a10g-llama2-7b", "a100-llama2-13b"] = "a10g-llama2-7b"
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise ValueError("clients is empty; a suite needs at least one")
+        positive("duration_s", self.duration_s)
+        positive("pool_tokens", self.pool_tokens)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -127,25 +138,30 @@ VTC_SUITES: Mapping[str, VtcSuite] = MappingProxyType(
         "weighted": VtcSuite(  # Figure 16
             tuple(SuiteClient(EvenArrivals(2.0), weight=weight) for weight in (1.0, 2.0, 3.0, 4.0))
         ),
-        "backlogged-2": VtcSuite(_even(1.5, 3.0), 360.0),  # Table 5
-        "backlogged-8": VtcSuite(_even(*[0.4] * 3, *[0.6] * 5), 360.0),  # Table 6
+        "backlogged-2": VtcSuite(_even(1.5, 3.0), 360.0),  # Figure 19 left, Table 5
+        "backlogged-8": VtcSuite(_even(*[0.4] * 3, *[0.6] * 5), 360.0),  # Figure 19 right, Table 6
     }
 )
 """Experiments by name."""
 
 
-def generate_vtc_suite(name: str, seed: int, until_s: float = math.inf) -> Trace:
+def generate_vtc_suite(name: str, seed: int, until_s: float | None = None) -> Trace:
     """Return the trace of an experiment, or its first ``until_s`` seconds.
 
-    Every client has a separate random stream.
+    Every client has a separate random stream. Raises ValueError for an unknown experiment, or if
+    ``until_s`` is not positive.
     """
+    if name not in VTC_SUITES:
+        raise ValueError(f"no VTC suite {name!r}; there are {', '.join(VTC_SUITES)}")
+    if until_s is not None:
+        positive("until_s", until_s)
     suite = VTC_SUITES[name]
     streams = np.random.default_rng(seed).spawn(len(suite.clients))
     interactions = []
     for index, (client, rng) in enumerate(zip(suite.clients, streams, strict=True)):
         user = client_name(index)
         for number, arrival_s in enumerate(client.arrivals.times_s(suite.duration_s, rng)):
-            if arrival_s >= until_s:
+            if until_s is not None and arrival_s >= until_s:
                 break
             call = TraceCall("0", "request", (), 0.0, client.input_tokens, 0, client.output_tokens)
             interactions.append(

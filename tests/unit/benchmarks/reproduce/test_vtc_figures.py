@@ -16,6 +16,7 @@ from fairserve.scheduling.registry import SYSTEMS
 
 RECORDED = (12, 13, 18)
 SHORT = Setting(seeds=1, scale=0.4)
+SHORTER = Setting(seeds=1, scale=0.2)
 LONGER = Setting(seeds=1, scale=0.6)
 
 
@@ -83,14 +84,17 @@ def test_a_larger_pool_bounds_nothing_under_fcfs(monkeypatch):
         (16, "vtc", "vtc-weighted", None),  # without weights no client has any
         (16, "vtc-weighted", "vtc", "1:2:3:4"),
         (16, "fairserve", "vtc", "1:2:3:4"),
+        (19, "vtc-noisy", "vtc", "lower with a prediction"),
+        (19, "vtc-oracle", "vtc", "lower still"),
+        (19, "fairserve", "vtc", "lower than VTC"),
     ],
 )
 @pytest.mark.deep
-def test_weights_make_the_difference(monkeypatch, number, name, instead, claim):
+def test_weights_and_prediction_make_the_difference(monkeypatch, number, name, instead, claim):
     known = {each: SYSTEMS[each] for each in SYSTEMS}
     monkeypatch.setattr(tables, "SYSTEMS", {**known, name: SYSTEMS[instead]})
     monkeypatch.setattr(tables, "_OURS_OPTIONS", {})
-    failed = failing(synthetic_figure(SHORT, number))
+    failed = failing(synthetic_figure(SHORTER if number == 19 else SHORT, number))
     if claim is None:
         assert not failed
     else:

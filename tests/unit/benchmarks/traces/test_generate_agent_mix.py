@@ -1,6 +1,7 @@
 """FairServe's application mix follows Tables 2 and 4: lengths, users, abusers, graphs."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -201,3 +202,47 @@ def test_long_prompts_are_truncated(mix):
 
 
 GRAPH = GraphClass(1.0, 2, 10, 1000.0, 100.0, 4.0)
+APP = AgentApp("app", 1000.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: replace(GRAPH, share=0.0), "share is 0.0"),
+        (lambda: replace(GRAPH, least_calls=0), "least_calls is 0"),
+        (lambda: replace(GRAPH, mean_calls=11.0), "mean_calls is 11.0; 2 to 10"),
+        (lambda: replace(GRAPH, most_calls=3), "mean_calls is 4.0; 2 to 3"),
+        (lambda: replace(GRAPH, input_tokens=0.0), "input_tokens is 0.0"),
+        (lambda: replace(GRAPH, output_tokens=0.0), "output_tokens is 0.0"),
+        (lambda: replace(APP, prompt_tokens=0.0), "prompt_tokens is 0.0"),
+        (lambda: replace(APP, output_tokens=-1.0), "output_tokens is -1.0"),
+        (lambda: replace(APP, system_share=-0.1), "system_share is -0.1"),
+        (lambda: replace(APP, system_share=0.6), "leave the calls of every class 2 tokens"),
+        (lambda: replace(APP, fan_out_share=1.1), "fan_out_share is 1.1; 0 to 1"),
+        (lambda: replace(APP, width=0), "width is 0"),
+        (lambda: replace(APP, tool_s=-1.0), "tool_s is -1.0"),
+        (lambda: replace(APP, input_cv=-1.0), "input_cv is -1.0"),
+        (lambda: replace(APP, output_cv=-1.0), "output_cv is -1.0"),
+        (lambda: replace(APP, max_prompt_tokens=0), "max_prompt_tokens is 0"),
+        (lambda: replace(APP, max_prompt_tokens=401), "the system prompt alone has 400"),
+        (lambda: replace(APP, classes=()), "classes is empty"),
+        (lambda: AgentMixOptions(users=9), "users is 9; at least 10"),
+        (lambda: AgentMixOptions(user_skew=-1.0), "user_skew is -1.0"),
+        (lambda: AgentMixOptions(interactions_per_s=0.0), "interactions_per_s is 0.0"),
+        (lambda: AgentMixOptions(abusive_users=-1), "abusive_users is -1"),
+        (lambda: AgentMixOptions(abusive_interactions_per_s=0.0), "abusive_interactions_per_s"),
+        (lambda: AgentMixOptions(cv=0.0), "cv is 0.0"),
+        (lambda: AgentMixOptions(duration_s=-1.0), "duration_s is -1.0"),
+        (lambda: AgentMixOptions(table_4_share=1.0), "table_4_share is 1.0"),
+        (lambda: AgentMixOptions(other_apps=0), "other_apps is 0"),
+        (lambda: AgentMixOptions(other_spread=0.5), "other_spread is 0.5; at least 1"),
+        (lambda: AgentMixOptions(output_spread=0.5), "output_spread is 0.5; at least 1"),
+        (
+            lambda: agent_apps(AgentMixOptions(middle=replace(APP, classes=(GRAPH,)))),
+            "it leaves the other apps -",
+        ),
+    ],
+)
+def test_invalid_values_are_rejected(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

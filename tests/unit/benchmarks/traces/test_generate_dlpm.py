@@ -211,7 +211,59 @@ def test_the_load_grows_with_the_workers():
     assert eight == pytest.approx(1440, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TreeOfThoughts(branches=0), "branches is 0; at least 1"),
+        (lambda: TreeOfThoughts(height=0), "height is 0"),
+        (lambda: TreeOfThoughts(reference_branches=0), "reference_branches is 0"),
+        (lambda: TreeOfThoughts(instruction_tokens=-1), "instruction_tokens is -1"),
+        (lambda: TreeOfThoughts(system_tokens=-1), "system_tokens is -1"),
+        (lambda: TreeOfThoughts(question_factor=0.0), "question_factor is 0.0"),
+        (lambda: TreeOfThoughts(cv=-1.0), "cv is -1.0"),
+        (lambda: TreeOfThoughts(thought_tokens=256.0), "lower thought_tokens"),
+        (lambda: TreeOfThoughts(output_tokens=50.0), "for an answer; at least 1"),
+        (lambda: Judge(dimensions=0), "dimensions is 0"),
+        (lambda: Judge(reference_dimensions=0), "reference_dimensions is 0"),
+        (lambda: Judge(dimension_tokens=-1), "dimension_tokens is -1"),
+        (lambda: Judge(system_tokens=-1), "system_tokens is -1"),
+        (lambda: Judge(extra_tokens=-1), "extra_tokens is -1"),
+        (lambda: Judge(cv=-1.0), "cv is -1.0"),
+        (lambda: Judge(prompt_tokens=100.0), "for the article; both lengths"),
+        (lambda: Judge(output_tokens=0.0), "output_tokens 0.0 leave"),
+        (lambda: LongContextQa(question_tokens=0), "question_tokens is 0"),
+        (lambda: LongContextQa(system_tokens=-1), "system_tokens is -1"),
+        (lambda: LongContextQa(document_factor=-1.0), "document_factor is -1.0"),
+        (lambda: LongContextQa(questions_per_document=0), "questions_per_document is 0"),
+        (lambda: LongContextQa(open_documents=0), "open_documents is 0"),
+        (lambda: LongContextQa(cv=float("nan")), "cv is nan"),
+        (lambda: LongContextQa(prompt_tokens=100.0), "for the document; both lengths"),
+        (lambda: Chat(message_tokens=0.0), "mean length is 0.0"),
+        (lambda: Chat(output_tokens=0.0), "mean length is 0.0"),
+        (lambda: Chat(turns=0.5), "turns is 0.5; 1 to most_turns"),
+        (lambda: Chat(turns=33.0), "turns is 33.0"),
+        (lambda: Chat(most_turns=0), "most_turns is 0"),
+        (lambda: Chat(system_tokens=-1), "system_tokens is -1"),
+        (lambda: Chat(think_s=-1.0), "think_s is -1.0"),
+        (lambda: Chat(cv=-1.0), "cv of a length is -1.0"),
+        (lambda: DlpmLoad(0.0), "programs_per_s is 0.0"),
+        (lambda: DlpmLoad(1.0, workers=0), "workers is 0"),
+        (lambda: DlpmLoad(1.0, clients=0), "clients is 0"),
+        (lambda: DlpmLoad(1.0, misbehaving=4), r"misbehaving is 4; 0 to clients \(3\)"),
+        (lambda: DlpmLoad(1.0, cv=0.0), "cv is 0.0"),
+        (lambda: DlpmLoad(1.0, duration_s=0.0), "duration_s is 0.0"),
+        (lambda: DlpmLoad(1.0, flood=0.0), "flood is 0.0"),
+        (lambda: generate_dlpm("chess", "S1", 0), "no workload 'chess'; there are long-context-qa"),
+        (lambda: generate_dlpm("chat", "S3", 0), "no misbehaviour 'S3'; there are none, S1, S2"),
+        (lambda: generate_programs("", [], 1.0, 0), r"clients are \[\]"),
+    ],
+)
+def test_invalid_values_are_rejected(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
 def test_two_clients_cannot_be_the_same_user():
     client = ProgramClient("u", Chat(), DlpmLoad(1.0).arrivals(False))
-    with pytest.raises(ValueError, match="each needs its own user"):
+    with pytest.raises(ValueError, match="each with its own user"):
         generate_programs("", [client, client], 1.0, 0)

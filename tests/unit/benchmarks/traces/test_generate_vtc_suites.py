@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from fairserve.benchmarks.traces.generate import vtc_suites
+from fairserve.benchmarks.traces.generate.arrivals import EvenArrivals
 from fairserve.benchmarks.traces.generate.vtc_suites import (
     VTC_SUITES,
+    SuiteClient,
+    VtcSuite,
     generate_vtc_suite,
 )
 
@@ -125,3 +128,21 @@ def test_an_additional_client_does_not_change_the_others(monkeypatch):
     assert generate_vtc_suite("two", 9).interactions == tuple(
         i for i in eight.interactions if i.user in {"client-1", "client-2"}
     )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: generate_vtc_suite("overlord", 0), "no VTC suite 'overlord'; there are overload,"),
+        (lambda: generate_vtc_suite("shift", 0, until_s=0.0), "until_s is 0.0"),
+        (lambda: VtcSuite(()), "clients is empty"),
+        (lambda: VtcSuite(VTC_SUITES["shift"].clients, -1.0), "duration_s is -1.0"),
+        (lambda: VtcSuite(VTC_SUITES["shift"].clients, pool_tokens=0), "pool_tokens is 0"),
+        (lambda: SuiteClient(EvenArrivals(1.0), input_tokens=0), "input_tokens is 0"),
+        (lambda: SuiteClient(EvenArrivals(1.0), output_tokens=-2), "output_tokens is -2"),
+        (lambda: SuiteClient(EvenArrivals(1.0), weight=0.0), "weight is 0.0"),
+    ],
+)
+def test_invalid_values_are_rejected(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
