@@ -94,7 +94,7 @@ def draw_panels(
     across: int | None = None,
     legend: bool = True,
 ) -> str:
-    """Draw panels of ``width`` by ``height`` inches, ``across`` in a row; return the file's name.
+    """Draw panels of ``width`` by ``height`` inches, up to ``across`` in a row; return the file's name.
 
     ``legend`` puts one legend for all panels below them, otherwise each has its own. The folder is
     made if missing; equal panels give equal bytes.
@@ -102,7 +102,7 @@ def draw_panels(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    in_a_row = across or len(panels)
+    in_a_row = min(across or len(panels), len(panels))
     rows = -(-len(panels) // in_a_row)
     figure = Figure(figsize=(width * in_a_row, height * rows), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
