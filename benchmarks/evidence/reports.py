@@ -64,14 +64,9 @@ def reproduce_command(name: str, seeds: int, plot: bool) -> str:
 
 
 def _experiment(
-    name: str,
-    seeds: int,
-    takes: str = UNKNOWN,
-    *,
-    pictures: str = "",
-    short_cases: tuple[str, ...] = (),
+    name: str, seeds: int, takes: str = UNKNOWN, *, pictures: str = "", short_cases: str = ""
 ) -> Evidence:
-    """Return a report of ``fairserve reproduce``."""
+    """Return a report of ``fairserve reproduce``; its short case has its name unless it has several."""
     folder = f"{_PAPERS} " if pictures else ""
     return Evidence(
         name,
@@ -80,7 +75,7 @@ def _experiment(
         (f"papers/{pictures}",) if pictures else (),
         f"{folder}--markdown {_PAPERS}/{name}.md",
         takes,
-        short_cases=short_cases,
+        short_cases=tuple((short_cases or name).split()),
     )
 
 
@@ -112,53 +107,28 @@ def _engine_on_gpu(shape: str) -> Evidence:
 
 
 _EVIDENCE = (
-    _experiment(
-        "headline",
-        5,
-        "15 min",
-        pictures="headline.png",
-        short_cases=("headline",),
-    ),
-    _experiment("vtc-table2", 25, "4 min", short_cases=("vtc-table2",)),
-    _experiment("vtc-tables", 25, "8 min", short_cases=("vtc-tables",)),
+    _experiment("headline", 5, "15 min", pictures="headline.png"),
+    _experiment("vtc-table2", 25, "4 min"),
+    _experiment("vtc-tables", 25, "8 min"),
     _experiment(
         "vtc-figures",
         3,
         "4 min",
         pictures="vtc-figure*.png",
-        short_cases=("vtc-figure3", "vtc-figure16"),
+        short_cases="vtc-figure3 vtc-figure16",
     ),
-    *(
-        _experiment(
-            name,
-            3,
-            pictures=f"{name}.png",
-            short_cases=(name,),
-        )
-        for name in ("dlpm-figure1", "dlpm-figure7")
-    ),
+    _experiment("dlpm-figure1", 3, pictures="dlpm-figure1.png"),
+    _experiment("dlpm-figure7", 3, pictures="dlpm-figure7.png"),
     _experiment(
         "fairserve-paper",
         5,
         "6 min",
-        pictures="fairserve-paper.png",
-        short_cases=(
-            "fairserve-table3",
-            "fairserve-table4",
-            "fairserve-figure8",
-            "fairserve-figure9",
-        ),
+        short_cases="fairserve-table3 fairserve-table4 fairserve-figure8 fairserve-figure9",
     ),
-    _experiment("tuning", 1, "10 min", short_cases=("tuning",)),
-    _experiment("memory", 3, "40 min", short_cases=("memory",)),
-    _experiment("ablation", 3, "15 min", short_cases=("ablation",)),
-    _experiment(
-        "profiles",
-        3,
-        "8 min",
-        pictures="profiles.png",
-        short_cases=("profiles",),
-    ),
+    _experiment("tuning", 1, "10 min"),
+    _experiment("memory", 3, "40 min"),
+    _experiment("ablation", 3, "15 min"),
+    _experiment("profiles", 3, "8 min", pictures="profiles.png"),
     Evidence(
         "scheduling",
         command_line("fairserve bench scheduling", {"rounds": 9}),

@@ -15,18 +15,11 @@ from functools import cache
 from fairserve.benchmarks.evidence.origin import Figures
 from fairserve.benchmarks.reproduce.default import ablation, headline, memory, tuning
 from fairserve.benchmarks.reproduce.default.cells import chat, headline_cells
-from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
-from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
-from fairserve.benchmarks.reproduce.fairserve import paper
-from fairserve.benchmarks.reproduce.fairserve.workload import (
-    Simulated,
-    simulate_mix,
-    simulate_three_apps,
-)
+from fairserve.benchmarks.reproduce.dlpm.figures import dlpm_figure1, dlpm_figure7
+from fairserve.benchmarks.reproduce.fairserve.paper import fairserve_paper
 from fairserve.benchmarks.reproduce.profiles.backlogged_apps import RECORDED
 from fairserve.benchmarks.reproduce.profiles.contest import honest_runs
-from fairserve.benchmarks.reproduce.profiles.levers import CAPPED, DECLARES, LEVERS
-from fairserve.benchmarks.reproduce.profiles.report import profiles
+from fairserve.benchmarks.reproduce.profiles.levers import CAPPED, DECLARES, LEVERS, profiles
 from fairserve.benchmarks.reproduce.report import Report
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.vtc.figures import synthetic_figure
@@ -48,9 +41,10 @@ class _Generated(Setting):
 
 
 @cache
-def _mix() -> Simulated:
-    """Return the one run that three of the cases are about."""
-    return simulate_mix(_short(0.1))
+def _of_mix() -> Mapping[str, Report]:
+    """Return the reports of three of the cases, which are about one run."""
+    parts = ("table3", "figure8", "figure9")
+    return dict(zip(parts, fairserve_paper(_short(0.1), parts), strict=True))
 
 
 SHORT_CASES: Mapping[str, Callable[[], Report | Sequence[Report]]] = {
@@ -60,20 +54,20 @@ SHORT_CASES: Mapping[str, Callable[[], Report | Sequence[Report]]] = {
     "vtc-figure16": lambda: synthetic_figure(_short(0.2), 16),
     "dlpm-figure1": lambda: dlpm_figure1(_short(0.1), (1_000,)),
     "dlpm-figure7": lambda: dlpm_figure7(_short(0.05), workers=(1,)),
-    "fairserve-table3": lambda: paper.table3(_short(0.1), _mix()),
-    "fairserve-table4": lambda: paper.table4(_short(0.2), simulate_three_apps(_short(0.2))),
-    "fairserve-figure8": lambda: paper.figure8(_short(0.1), _mix()),
-    "fairserve-figure9": lambda: paper.figure9(_short(0.1), _mix()),
+    "fairserve-table3": lambda: _of_mix()["table3"],
+    "fairserve-table4": lambda: fairserve_paper(_short(0.2), ["table4"])[0],
+    "fairserve-figure8": lambda: _of_mix()["figure8"],
+    "fairserve-figure9": lambda: _of_mix()["figure9"],
     "profiles": lambda: profiles(
         _Generated(seeds=1, scale=0.2),
         {DECLARES: LEVERS[DECLARES]},
         {name: lever for name, lever in CAPPED.items() if "weight_cap 1: 1,024" in name},
     ),
-    "headline": lambda: headline.report_of(
+    "headline": lambda: headline.headline_of(
         _short(0.1), headline_cells(_short(0.1), _generated_agents)
     ),
-    "tuning": lambda: tuning.report_of(_short(0.1), {"chat": chat(_short(0.1))}, _only_tuned()),
-    "memory": lambda: memory.report_of(
+    "tuning": lambda: tuning.tuning_of(_short(0.1), {"chat": chat(_short(0.1))}, _only_tuned()),
+    "memory": lambda: memory.memory_of(
         _short(0.25), memory.generated_cells(_short(0.25), (2.2,), (1,))
     ),
     "ablation": lambda: ablation.reports_of(
@@ -104,14 +98,13 @@ def figures_of(name: str) -> Figures:
     Rows of several reports have the title of theirs in front: systems are in each of them.
     """
     made = SHORT_CASES[name]()
-    rows = (
-        {row.name: row for row in made.rows}
-        if isinstance(made, Report)
-        else {f"{report.title}: {row.name}": row for report in made for row in report.rows}
-    )
+    reports = [made] if isinstance(made, Report) else made
     return {
-        name: {column: round(seen.value, 4) for column, seen in row.measured.items()}
-        for name, row in rows.items()
+        row.name if isinstance(made, Report) else f"{report.title}: {row.name}": {
+            column: round(seen.value, 4) for column, seen in report.shown(row).items()
+        }
+        for report in reports
+        for row in report.rows
     }
 
 

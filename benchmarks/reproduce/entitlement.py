@@ -2,8 +2,8 @@
 
 A client's *demand* is what it receives in a separate run, on the whole cluster, under FCFS. Its
 *entitlement* is its part of the best total that any system reaches on the same workload, divided by
-weighted water-filling of the demands: no client is entitled to more than its demand, and those
-entitled to less get equal amounts relative to their weights. A client is *satisfied* to the share
+water-filling of the demands: no client is entitled to more than its demand, and those entitled to
+less get equal amounts. A client is *satisfied* to the share
 of its entitlement that it was served, at most 1. Demand and entitlement are the same for all
 systems of a cell.
 
@@ -25,17 +25,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.benchmarks.simulate.job import SimulationJob
+from fairserve.benchmarks.simulate.job import FiguringWatcher, SimulationJob
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.profiles.profile import AppProfile
-from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import CallSample, Service, satisfied, water_filling
@@ -47,7 +45,7 @@ _ALONE = "fcfs"
 Summary = dict[str, Any]
 
 
-class TypicalCalls:
+class TypicalCalls(FiguringWatcher):
     """Observes the service of each client between two times, in typical calls of its apps."""
 
     def __init__(self, profiles: Mapping[str, AppProfile], begin_s: float, end_s: float) -> None:
@@ -63,9 +61,6 @@ class TypicalCalls:
         """Record the service of an ended call."""
         typical = _WEIGHTS.typical_call(self._profiles[call.app], call.stage)
         self._samples[sample.client][typical].append(sample)
-
-    def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """Do nothing: only calls count."""
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
         """Return ``typical_calls_per_s`` by client."""
@@ -88,9 +83,7 @@ def simulate_with_entitlement(
     """Run the jobs of one cell and compute the satisfaction of the clients under each.
 
     ``jobs`` are one per seed by the name of a system, with the same traces under all. The summaries
-    get additional keys: ``typical_calls_per_s`` and ``satisfied`` by client, ``satisfied_min`` and
-    ``satisfied_mean``, and ``within_share``: ``clients`` whose whole demand is within their
-    entitlement, and ``ttft_p99_s``, the longest p99 of one of them (None without any).
+    get additional keys: ``typical_calls_per_s`` and ``satisfied`` by client, and ``satisfied_min``.
     """
     alone, watched = {}, {}
     for name, of_seeds in jobs.items():
@@ -111,12 +104,10 @@ def simulate_with_entitlement(
         }
         of_systems = [of_seeds[seed] for of_seeds in summaries.values()]
         total = max(sum(each["typical_calls_per_s"].values()) for each in of_systems)
-        weights = {
-            client: job.options.weights.get(user, 1.0) for client, user in _users(job.trace).items()
-        }
-        entitled = water_filling(demands, total, weights)
+        entitled = water_filling(demands, total)
         for summary in of_systems:
-            _judge(summary, demands, entitled)
+            summary["satisfied"] = satisfied(summary["typical_calls_per_s"], entitled)
+            summary["satisfied_min"] = min(summary["satisfied"].values())
     return summaries
 
 
@@ -125,25 +116,8 @@ def _watched(job: SimulationJob, whole: Trace, begin_s: float, end_s: float) -> 
     return replace(job, watch=partial(TypicalCalls, profiles_of(whole), begin_s, end_s))
 
 
-def _users(trace: Trace) -> dict[str, str]:
-    return {client_id((run.tenant, run.user)): run.user for run in trace.interactions}
-
-
 def _by_client(trace: Trace) -> dict[str, Trace]:
     runs = defaultdict(list)
     for run in trace.interactions:
         runs[client_id((run.tenant, run.user))].append(run)
     return {client: trace.with_interactions(own) for client, own in sorted(runs.items())}
-
-
-def _judge(summary: Summary, demands: Mapping[str, float], entitled: Mapping[str, float]) -> None:
-    shares = satisfied(summary["typical_calls_per_s"], entitled)
-    within = [client for client, share in entitled.items() if share >= demands[client]]
-    tails = [summary["per_client"][client]["ttft_s"]["p99"] for client in within]
-    summary["satisfied"] = shares
-    summary["satisfied_min"] = min(shares.values())
-    summary["satisfied_mean"] = fmean(shares.values())
-    summary["within_share"] = {
-        "clients": within,
-        "ttft_p99_s": max((tail for tail in tails if tail is not None), default=None),
-    }

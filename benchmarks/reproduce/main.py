@@ -25,10 +25,9 @@ from fairserve.benchmarks.reproduce.default.ablation import ablation
 from fairserve.benchmarks.reproduce.default.headline import headline
 from fairserve.benchmarks.reproduce.default.memory import memory
 from fairserve.benchmarks.reproduce.default.tuning import tuning
-from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
-from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
+from fairserve.benchmarks.reproduce.dlpm.figures import dlpm_figure1, dlpm_figure7
 from fairserve.benchmarks.reproduce.fairserve.paper import fairserve_paper
-from fairserve.benchmarks.reproduce.profiles.report import profiles
+from fairserve.benchmarks.reproduce.profiles.levers import profiles
 from fairserve.benchmarks.reproduce.report import Report
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.vtc.figures import vtc_figures

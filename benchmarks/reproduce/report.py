@@ -1,33 +1,42 @@
 """Reports of reproductions: published figures beside measured ones, and checked claims.
 
-A measured figure is the median over seeds, with the minimum and maximum. A check is a claim of the
-paper, or of this project, as a sentence, with the observed values.
+A figure is shown as the median over seeds, with the minimum and maximum. A check is a claim of the
+paper, or of this project, as a sentence, with the observed values; most are statements of a file
+(:mod:`fairserve.benchmarks.reproduce.statements`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairserve.benchmarks.text_table import aligned
 
 
-class ReportSpread(NamedTuple):
-    """A figure over several seeds."""
+@dataclass(frozen=True, slots=True)
+class ReportSpread:
+    """A figure over at least one seed."""
 
-    value: float
-    """Median of the figure."""
-    least: float
-    greatest: float
+    seeds: tuple[float, ...]
+    """Value under each seed, in their order."""
 
+    @property
+    def value(self) -> float:
+        """Return the median."""
+        return median(self.seeds)
 
-def spread(values: Iterable[float]) -> ReportSpread:
-    """Return the spread of at least one value."""
-    ordered = sorted(values)
-    return ReportSpread(median(ordered), ordered[0], ordered[-1])
+    @property
+    def least(self) -> float:
+        """Return the minimum."""
+        return min(self.seeds)
+
+    @property
+    def greatest(self) -> float:
+        """Return the maximum."""
+        return max(self.seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,7 @@ class ReportRow:
 
     name: str
     measured: Mapping[str, ReportSpread]
-    """Measured figures by column."""
+    """Measured figures by column, of shown columns and of those that only checks read."""
     published: Mapping[str, float] = field(default_factory=dict)
     """Published figures by column, as far as given in the paper."""
 
@@ -73,6 +82,7 @@ class Report:
     setting: str
     """Cost model, workload and seeds: the information needed to judge or repeat it."""
     columns: Sequence[ReportColumn]
+    """Shown columns."""
     rows: Sequence[ReportRow]
     checks: Sequence[Check]
     plots: Sequence[str] = ()
@@ -110,6 +120,11 @@ class Report:
             lines += ["", f"![{self.title}]({plot})"]
         return "\n".join(lines) + "\n"
 
+    def shown(self, row: ReportRow) -> dict[str, ReportSpread]:
+        """Return the figures of a row that the table shows."""
+        names = (column.name for column in self.columns)
+        return {name: row.measured[name] for name in names if name in row.measured}
+
     def _header(self) -> list[str]:
         names = []
         for column in self.columns:
@@ -143,20 +158,12 @@ class Report:
                     "published": dict(row.published),
                     "measured": {
                         name: {"value": m.value, "spread": [m.least, m.greatest]}
-                        for name, m in row.measured.items()
+                        for name, m in self.shown(row).items()
                     },
                 }
                 for row in self.rows
             ],
-            "checks": [
-                {
-                    "claim": check.claim,
-                    "holds": check.holds,
-                    "seen": check.seen,
-                    "contradicted_by": check.contradicted_by,
-                }
-                for check in self.checks
-            ],
+            "checks": [asdict(check) for check in self.checks],
             "notes": list(self.notes),
             "plots": list(self.plots),
         }
@@ -183,47 +190,17 @@ def rows_of(
     runs: Mapping[str, Sequence[Any]],
     published: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, ReportRow]:
-    """Return a row per name: each column over its runs, and the published values."""
-    known = published or {}
-    return {
-        name: ReportRow(name, measure(columns, of_row), known.get(name, {}))
-        for name, of_row in runs.items()
-    }
+    """Return a row per name: each column over its runs, one per seed, and the published values.
 
-
-def measure(columns: Sequence[ReportColumn], runs: Sequence[Any]) -> dict[str, ReportSpread]:
-    """Return each column over the runs of one system under several seeds, if all have the figure."""
-    seen = {column.name: [column.of(run) for run in runs] for column in columns}
-    return {
-        name: spread(values)
-        for name, values in seen.items()
-        if not any(math.isnan(value) for value in values)
-    }
-
-
-def within(claim: str, row: ReportRow, column: str, share: float) -> Check:
-    """Check that the median is within a share of the published value."""
-    published, seen = row.published[column], row.measured[column].value
-    off = seen / published - 1
-    return Check(claim, abs(off) <= share, f"{seen:,.1f}, published {published:,.1f}: {off:+.1%}")
-
-
-def same_order(claim: str, rows: Sequence[ReportRow], column: str) -> Check:
-    """Check that the rows are in the published order of this column.
-
-    Two rows may be swapped if their measured spreads overlap and the paper has them within 5 %.
+    A column that one of the runs lacks has no figure in the row.
     """
-    ordered = sorted(rows, key=lambda row: row.published[column])
-    seen = {row.name: row.measured[column].value for row in rows}
-    wrong = [
-        f"{low.name} {seen[low.name]:,.1f} over {high.name} {seen[high.name]:,.1f}"
-        for number, low in enumerate(ordered)
-        for high in ordered[number + 1 :]
-        if seen[low.name] > seen[high.name] and not _tie(low, high, column)
-    ]
-    return Check(claim, not wrong, "; ".join(wrong) or " < ".join(row.name for row in ordered))
-
-
-def _tie(low: ReportRow, high: ReportRow, column: str) -> bool:
-    near = low.published[column] >= 0.95 * high.published[column]
-    return near and low.measured[column].least <= high.measured[column].greatest
+    rows = {}
+    for name, of_seeds in runs.items():
+        seen = {column.name: tuple(column.of(run) for run in of_seeds) for column in columns}
+        measured = {
+            column: ReportSpread(values)
+            for column, values in seen.items()
+            if not any(map(math.isnan, values))
+        }
+        rows[name] = ReportRow(name, measured, (published or {}).get(name, {}))
+    return rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from fairserve.benchmarks.simulate.job import SimulationJob, SimulationOutcome, 
 from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.traces.model import Trace, TraceError
+from fairserve.scheduling.system import SystemConfig
+
+Case = partial[SimulationJob]
+"""A job without its name and its system."""
+Summaries = dict[str, list[Mapping[str, Any]]]
+"""Figures of the runs of each row, one per seed."""
 
 _DELAYS = (0.0, 0.01, -0.01, 0.02, -0.02)
 """Relative changes of a decode step for the first seeds."""
@@ -59,14 +66,25 @@ class Setting:
         outcomes = run_jobs(flat, self.processes, self.say)
         return {name: [next(outcomes) for _ in of_row] for name, of_row in jobs.items()}
 
-    def summaries(
-        self, jobs: Mapping[str, Sequence[SimulationJob]]
-    ) -> dict[str, list[Mapping[str, Any]]]:
+    def summaries(self, jobs: Mapping[str, Sequence[SimulationJob]]) -> Summaries:
         """Return the summaries of :meth:`simulate` only."""
         return {
             name: [outcome.summary for outcome in outcomes]
             for name, outcomes in self.simulate(jobs).items()
         }
+
+
+def under(
+    systems: Mapping[str, SystemConfig], cases: Sequence[Case], cell: str = ""
+) -> dict[str, list[SimulationJob]]:
+    """Return the jobs of some cases, one per seed, under each system, by the row's name.
+
+    The name of the cell, if given, is in front of that of the system, with its own separator.
+    """
+    return {
+        f"{cell}{name}": [case(name=f"{cell}{name}", system=system) for case in cases]
+        for name, system in systems.items()
+    }
 
 
 def delayed(costs: CostModel, seed: int) -> CostModel:

@@ -21,6 +21,7 @@ from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.engine.simulated.traces.model import Trace
+from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.scheduling.fairness.cost import Cost, Linear
 from fairserve.scheduling.metrics import Windows, summarise
 from fairserve.scheduling.system import SystemConfig
@@ -31,6 +32,10 @@ Figures = Callable[[Trace, ReplayResult], Mapping[str, Any]]
 
 class FiguringWatcher(ReplayWatcher, Protocol):
     """Observes one replay, and returns figures of it at the end."""
+
+    def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
+        """Do nothing unless overridden: only calls count."""
+        return
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
         """Return figures for the summary, under keys of their own."""

@@ -84,57 +84,37 @@ def assign_tenants(trace: Trace, *, tenants: int, skew: float = 0.0, seed: int =
     return trace.with_interactions(interactions)
 
 
-def arrive_poisson(
-    trace: Trace, *, rate_per_s: float, shuffle: bool = False, seed: int = 0
-) -> Trace:
-    """Set arrivals to a Poisson process of ``rate_per_s`` from 0 on.
+def arrive_poisson(trace: Trace, *, rate_per_s: float, seed: int = 0) -> Trace:
+    """Set arrivals to a Poisson process of ``rate_per_s`` from 0 on, in the given order.
 
-    Interactions keep their order or are shuffled, which a merge of traces that all began at 0
-    needs. Raises `TraceError` unless the rate is above 0.
+    Raises `TraceError` unless the rate is above 0.
     """
     _require(0 < rate_per_s < math.inf, "rate_per_s", rate_per_s, "above 0 and finite")
     rng = _generator(seed)
-    order = _order(trace, rng if shuffle else None)
-    times_s = accumulate(rng.expovariate(rate_per_s) for _ in order)
-    return _arriving(trace, order, times_s)
+    return _arriving(trace, accumulate(rng.expovariate(rate_per_s) for _ in range(len(trace))))
 
 
-def arrive_evenly(
-    trace: Trace, *, rate_per_s: float, shuffle: bool = False, seed: int = 0
-) -> Trace:
-    """Set arrivals to every ``1 / rate_per_s`` seconds, the first one at 0.
+def arrive_evenly(trace: Trace, *, rate_per_s: float, seed: int = 0) -> Trace:
+    """Set arrivals to every ``1 / rate_per_s`` seconds, the first one at 0, in the given order.
 
-    Order and errors as in `arrive_poisson`.
+    Raises `TraceError` unless the rate is above 0.
     """
     _require(0 < rate_per_s < math.inf, "rate_per_s", rate_per_s, "above 0 and finite")
-    order = _order(trace, _generator(seed) if shuffle else None)
-    return _arriving(trace, order, (index / rate_per_s for index in range(len(order))))
+    return _arriving(trace, (index / rate_per_s for index in range(len(trace))))
 
 
-def arrive_at_once(trace: Trace, *, shuffle: bool = False, seed: int = 0) -> Trace:
-    """Set all arrivals to 0, in the given order or a random one."""
-    order = _order(trace, _generator(seed) if shuffle else None)
-    return _arriving(trace, order, (0.0 for _ in order))
+def arrive_at_once(trace: Trace) -> Trace:
+    """Set all arrivals to 0, in the given order."""
+    return _arriving(trace, (0.0 for _ in range(len(trace))))
 
 
-def scale_time(trace: Trace, factor: float, *, gaps: bool = False) -> Trace:
-    """Multiply arrivals by ``factor``: 0.5 doubles the load. With ``gaps``, calls' gaps, too.
+def scale_time(trace: Trace, factor: float) -> Trace:
+    """Multiply arrivals by ``factor``: 0.5 doubles the load.
 
     Raises `TraceError` unless the factor is above 0.
     """
     _require(0 < factor < math.inf, "factor", factor, "above 0 and finite")
-    return trace.with_interactions(
-        [
-            replace(
-                interaction,
-                arrival_s=interaction.arrival_s * factor,
-                calls=tuple(replace(c, gap_s=c.gap_s * factor) for c in interaction.calls)
-                if gaps
-                else interaction.calls,
-            )
-            for interaction in trace.interactions
-        ]
-    )
+    return _arriving(trace, (run.arrival_s * factor for run in trace.interactions))
 
 
 def limit(trace: Trace, interactions: int) -> Trace:
@@ -212,18 +192,11 @@ def _generator(seed: int) -> random.Random:
     return random.Random(seed)  # noqa: S311  a workload is no secret
 
 
-def _order(trace: Trace, rng: random.Random | None) -> Sequence[Interaction]:
-    interactions = list(trace.interactions)
-    if rng is not None:
-        rng.shuffle(interactions)
-    return interactions
-
-
-def _arriving(trace: Trace, order: Sequence[Interaction], times_s: Iterable[float]) -> Trace:
+def _arriving(trace: Trace, times_s: Iterable[float]) -> Trace:
     return trace.with_interactions(
         [
             replace(interaction, arrival_s=time_s)
-            for interaction, time_s in zip(order, times_s, strict=True)
+            for interaction, time_s in zip(trace.interactions, times_s, strict=True)
         ]
     )
 

@@ -4,15 +4,11 @@ A hash id stands for a block of 512 tokens and everything before it. The last id
 stands for a partial block, which an engine's prefix cache does not keep: ids beyond
 ``input_length // 512`` are dropped.
 
-Weakness: the trace has no sessions. They can be inferred: a prompt that begins with all blocks of
-an earlier one continues it. Two users with the same long document then appear as one, and the gap
-between two calls, taken between arrivals, includes the time of the recorded service.
+Weakness: the trace has no sessions; a prompt that continues an earlier one is a run of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairserve.benchmarks.traces.flat import flat_trace, single_call
@@ -22,29 +18,15 @@ from fairserve.engine.simulated.traces.model import Interaction, Trace
 
 MOONCAKE_BLOCK_TOKENS = 512
 MOONCAKE_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
-SHORTEST_SESSION_BLOCKS = 2
-"""Minimum full blocks of a prompt that can be continued: all prompts share the first block."""
 
 
-@dataclass(frozen=True, slots=True)
-class MooncakeOptions:
-    """Options for converting requests to interactions."""
-
-    infer_sessions: bool = False
-    """True joins a request to the longest open one whose full blocks it begins with."""
-
-
-def read_mooncake(
-    path: Path, *, defaults: Defaults = Defaults(), options: MooncakeOptions = MooncakeOptions()
-) -> Trace:
-    """Read the file; interaction ids are line numbers (of a session, its first request's).
+def read_mooncake(path: Path, *, defaults: Defaults = Defaults()) -> Trace:
+    """Read the file; each request is an interaction, whose id is its line number.
 
     Raises `TraceError` for a missing key, a negative time, a prompt below 1 token, an output below 0, or
     more hash ids than the prompt has blocks, the begun one included.
     """
     requests = [_request(line, defaults) for line in read_lines(path)]
-    if options.infer_sessions:
-        requests = _sessions(flat_trace(path, requests).interactions)
     return flat_trace(path, requests, MOONCAKE_BLOCK_TOKENS)
 
 
@@ -91,40 +73,3 @@ def _runs(line: TraceLine, ids: object, prompt_tokens: int) -> tuple[tuple[int, 
     if count:
         runs.append((start, count))
     return tuple(runs)
-
-
-def _sessions(requests: Sequence[Interaction]) -> list[Interaction]:
-    """Join requests, given in the order of arrival, to the longest one they continue."""
-    sessions: list[list[Interaction]] = []
-    # An id is a whole prefix, so the last full block identifies all blocks of a prompt. At most one
-    # session is open there: a prompt of the same blocks continues it.
-    open_by_last_block: dict[int, int] = {}
-    for request in requests:
-        blocks = list(request.calls[0].block_ids)
-        for length in range(len(blocks), SHORTEST_SESSION_BLOCKS - 1, -1):
-            found = open_by_last_block.pop(blocks[length - 1], None)
-            if found is not None:
-                index = found
-                sessions[index].append(request)
-                break
-        else:
-            index = len(sessions)
-            sessions.append([request])
-        if len(blocks) >= SHORTEST_SESSION_BLOCKS:
-            open_by_last_block[blocks[-1]] = index
-    return [_joined(session) for session in sessions]
-
-
-def _joined(session: list[Interaction]) -> Interaction:
-    calls = []
-    for index, request in enumerate(session):
-        before_s = session[max(index - 1, 0)].arrival_s
-        calls.append(
-            replace(
-                request.calls[0],
-                call_id=str(index),
-                deps=(str(index - 1),) if index else (),
-                gap_s=request.arrival_s - before_s,
-            )
-        )
-    return replace(session[0], calls=tuple(calls))

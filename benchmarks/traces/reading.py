@@ -16,11 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fairserve.benchmarks.traces.azure import AZURE_HEADER, read_azure
-from fairserve.benchmarks.traces.mooncake import (
-    MOONCAKE_KEYS,
-    MooncakeOptions,
-    read_mooncake,
-)
+from fairserve.benchmarks.traces.mooncake import MOONCAKE_KEYS, read_mooncake
 from fairserve.benchmarks.traces.otel import read_otel
 from fairserve.benchmarks.traces.otel_spans import DOCUMENT_KEYS, document_keys
 from fairserve.benchmarks.traces.servegen import (
@@ -81,12 +77,11 @@ def read_trace(
     path: str | Path,
     *,
     defaults: Defaults = Defaults(),
-    mooncake: MooncakeOptions = MooncakeOptions(),
     servegen: ServeGenOptions = ServeGenOptions(),
 ) -> Trace:
     """Read the trace in ``path``, plain or gzip.
 
-    ``defaults`` fill in missing fields. The options of a format do not affect files of another.
+    ``defaults`` fill in missing fields. ``servegen`` affects only its files.
     Raises `TraceError` that names file, line and allowed values.
     """
     path = Path(path)
@@ -94,7 +89,7 @@ def read_trace(
     if name == "interactions":
         return read_interactions(path, defaults=defaults)
     if name == "mooncake":
-        return read_mooncake(path, defaults=defaults, options=mooncake)
+        return read_mooncake(path, defaults=defaults)
     if name == "azure":
         return read_azure(path, defaults=defaults)
     if name == "vtc":

@@ -14,8 +14,8 @@ def test_long_prompts_of_one_app_do_not_leave_out_the_users_of_another(seed):
     setting = Setting(seeds=1, first_seed=seed, scale=0.5)
     systems = {name: SYSTEMS[name] for name in ("fairserve", "cache-aware", "vtc")}
     found = simulate(setting, {"crowd": crowd(setting)}, systems)
-    least = {name: found["crowd", name][0]["least_satisfied"] for name in systems}
-    work = {name: found["crowd", name][0]["tokens_per_s"] for name in systems}
+    least = {name: found[f"crowd: {name}"][0]["least_satisfied"] for name in systems}
+    work = {name: found[f"crowd: {name}"][0]["tokens_per_s"] for name in systems}
     assert least["fairserve"] >= least["vtc"] - 0.1, least
     assert least["fairserve"] >= least["cache-aware"] + 0.1, least
     assert work["fairserve"] >= 1.05 * work["vtc"], work

@@ -10,39 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, geometric_mean, median
+from typing import Any
 
 from fairserve.benchmarks.reproduce.default.cells import WorkloadCell, headline_cells
-from fairserve.benchmarks.reproduce.default.costs import OURS
-from fairserve.benchmarks.reproduce.default.headline import (
-    COLUMNS,
-    LEAST,
-    TAIL,
-    WORK,
-    Summaries,
-    simulate,
-)
-from fairserve.benchmarks.reproduce.report import (
-    Check,
-    Report,
-    ReportColumn,
-    ReportRow,
-    measure,
-    ratio,
-)
-from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.reproduce.default.headline import COLUMNS, REPORTS, simulate
+from fairserve.benchmarks.reproduce.report import Check, Report, ratio
+from fairserve.benchmarks.reproduce.setting import Setting, Summaries
+from fairserve.benchmarks.reproduce.study import report_of
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
 DEFAULT = "default"
 _CLEARLY = 0.03
 """Change of a figure, relative or of a satisfied part, that is more than noise."""
-
 _LEAST_RATIO = 0.01
 
 _LOSSES: Mapping[str, Callable[[float], float]] = {
-    WORK.name: lambda ratio: 1.0 - ratio,
-    LEAST.name: lambda change: -change,
-    TAIL.name: lambda ratio: ratio - 1.0,
+    "tok/s in time": lambda ratio: 1.0 - ratio,
+    "least satisfied": lambda change: -change,
+    "tail (s)": lambda ratio: ratio - 1.0,
 }
 """By column, how much worse a figure is that is relative to the default's."""
 
@@ -50,25 +36,10 @@ Relative = Mapping[str, Sequence[float]]
 """Figures of one seed relative to the default's, by column, one for each cell: ratios, of the satisfied
 part differences."""
 
-SUMMARY = (
-    ReportColumn("tok/s in time", lambda ratios: _mean_ratio(ratios[WORK.name]), 3),
-    ReportColumn("worst cell", lambda ratios: min(ratios[WORK.name]), 3),
-    ReportColumn("tail", lambda ratios: _mean_ratio(ratios[TAIL.name]), 3),
-    ReportColumn("its worst cell", lambda ratios: max(ratios[TAIL.name]), 2),
-    ReportColumn("least satisfied", lambda ratios: fmean(ratios[LEAST.name]), 3),
-    ReportColumn("its worst change", lambda ratios: min(ratios[LEAST.name]), 3),
-)
-"""Columns of one seed, over the cells: ratios to the default, of the satisfied part differences."""
-
-
-def _mean_ratio(ratios: Sequence[float]) -> float:
-    """Return the geometric mean; nothing at all counts as ``_LEAST_RATIO``."""
-    return geometric_mean(max(_LEAST_RATIO, each) for each in ratios)
-
 
 def variants() -> dict[str, SystemConfig]:
     """Return the default and its variants without one mechanism, by the replacement's name."""
-    ours: SystemConfig = SYSTEMS[OURS]
+    ours: SystemConfig = SYSTEMS["fairserve"]
     weights = {"feeder.beta": 1.0, "feeder.gamma": 2.0}
     return {
         DEFAULT: ours,
@@ -98,37 +69,47 @@ def reports_of(
 ) -> list[Report]:
     """Return both reports for some cells and variants, of which one is ``DEFAULT``."""
     summaries = simulate(setting, cells, systems)
-    rows, checks = [], []
-    for name in systems:
-        of_seeds = [_relative(summaries, cells, name, seed) for seed in range(setting.seeds)]
-        rows.append(ReportRow(name, measure(SUMMARY, of_seeds)))
-        if name != DEFAULT:
-            checks.append(earns(name, list(cells), of_seeds))
-    title = "the default without one of its mechanisms"
-    text = (
-        f"The cells of `headline`. Relative to the default under the same seed: geometric means over "
-        f"the cells, of the least satisfied part the mean change. Medians of {setting.seeds} seeds with "
-        "least and greatest."
-    )
-    each = [
-        ReportRow(f"{cell}: {name}", measure(COLUMNS, of_seeds))
-        for (cell, name), of_seeds in summaries.items()
+    relative = {
+        name: [_relative(summaries, cells, name, seed) for seed in range(setting.seeds)]
+        for name in systems
+    }
+    means = {name: [summary_of(each) for each in of_seeds] for name, of_seeds in relative.items()}
+    checks = [
+        earns(name, list(cells), of_seeds) for name, of_seeds in relative.items() if name != DEFAULT
     ]
-    return [
-        Report("ablation", title, text, SUMMARY, rows, checks),
-        Report("ablation-cells", title, text, COLUMNS, each, []),
-    ]
+    each = report_of(REPORTS["ablation-cells"], COLUMNS, setting, summaries)
+    return [replace(report_of(REPORTS["ablation"], COLUMNS, setting, means), checks=checks), each]
 
 
 def _relative(
     summaries: Summaries, cells: Mapping[str, WorkloadCell], name: str, seed: int
 ) -> Relative:
     """Return the figures of one seed relative to the default's."""
-    pairs = [(summaries[cell, name][seed], summaries[cell, DEFAULT][seed]) for cell in cells]
+    pairs = [
+        (summaries[f"{cell}: {name}"][seed], summaries[f"{cell}: {DEFAULT}"][seed])
+        for cell in cells
+    ]
     return {
-        WORK.name: [ratio(WORK.of(own), WORK.of(ours)) for own, ours in pairs],
-        TAIL.name: [ratio(TAIL.of(own), TAIL.of(ours)) for own, ours in pairs],
-        LEAST.name: [LEAST.of(own) - LEAST.of(ours) for own, ours in pairs],
+        "tok/s in time": [ratio(own["tokens_per_s"], ours["tokens_per_s"]) for own, ours in pairs],
+        "tail (s)": [ratio(own["tail_s"], ours["tail_s"]) for own, ours in pairs],
+        "least satisfied": [
+            own["least_satisfied"] - ours["least_satisfied"] for own, ours in pairs
+        ],
+    }
+
+
+def summary_of(relative: Relative) -> dict[str, Any]:
+    """Return the means and extremes over the cells; nothing at all counts as ``_LEAST_RATIO``."""
+    work, tail, least = (
+        relative[each] for each in ("tok/s in time", "tail (s)", "least satisfied")
+    )
+    return {
+        "work": geometric_mean(max(_LEAST_RATIO, each) for each in work),
+        "work_worst": min(work),
+        "tail": geometric_mean(max(_LEAST_RATIO, each) for each in tail),
+        "tail_worst": max(tail),
+        "least": fmean(least),
+        "least_worst": min(least),
     }
 
 

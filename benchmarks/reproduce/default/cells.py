@@ -21,8 +21,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from fairserve.benchmarks.reproduce.default.costs import COSTS
-from fairserve.benchmarks.reproduce.default.memory import RECORDED, recorded_cell
+from fairserve.benchmarks.reproduce.default.memory import COSTS, RECORDED, recorded_cell
 from fairserve.benchmarks.reproduce.default.memory import MemoryCell as AgentCell
 from fairserve.benchmarks.reproduce.fairserve.workload import tiny_calls
 from fairserve.benchmarks.reproduce.setting import Setting

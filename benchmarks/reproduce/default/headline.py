@@ -16,18 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from fairserve.benchmarks.plots import PlotLine, PlotPanel, color
 from fairserve.benchmarks.reproduce.default.cells import GREEDY, WorkloadCell, headline_cells
-from fairserve.benchmarks.reproduce.default.costs import OURS
-from fairserve.benchmarks.reproduce.default.headline_plot import draw_headline
-from fairserve.benchmarks.reproduce.report import (
-    Check,
-    Report,
-    ReportColumn,
-    ReportRow,
-    measure,
-    ratio,
-)
-from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.reproduce.report import Check, Report, ReportRow, ratio
+from fairserve.benchmarks.reproduce.setting import Case, Setting, Summaries, under
+from fairserve.benchmarks.reproduce.study import Entry, columns_of, drawn, read_study, report_of
 from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
@@ -35,14 +28,14 @@ from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
-OTHERS = ("fcfs", "rpm-20", "vtc", "fs-wi", "cache-aware", "cache-aware-vtc", "d2lpm")
+OURS = "fairserve"
+STUDY = read_study(__file__, "study.toml")
+REPORTS: Mapping[str, Entry] = {entry["name"]: entry for entry in STUDY["report"]}
+"""Entries of the file by the name of their report."""
+COLUMNS = columns_of(STUDY["columns"])
+OTHERS: Sequence[str] = REPORTS["headline"]["others"]
 Options = Mapping[str, Any]
-TUNED: Mapping[str, Options] = {
-    "vtc": {"local.predict": "mean"},
-    "cache-aware": {"router.balance_abs": 16},
-    "cache-aware-vtc": {"router.balance_abs": 8},
-    "d2lpm": {"local.quantum": 250, "router.quantum_prompts": 1600},
-}
+TUNED: Mapping[str, Options] = STUDY["tuned"]
 """Best settings of other systems (:mod:`fairserve.benchmarks.reproduce.default.tuning`)."""
 EQUAL = 0.1
 """Difference of the least satisfied part from which systems are no longer alike."""
@@ -51,43 +44,26 @@ _WARM_UP = 0.25
 _WORK, _TAIL = 0.97, 1.2
 """Parts of the best throughput and tail that the default must reach among those alike."""
 
-WORK = ReportColumn("tok/s in time", lambda s: s["tokens_per_s"])
-LEAST = ReportColumn("least satisfied", lambda s: s["least_satisfied"], 3)
-TAIL = ReportColumn("tail (s)", lambda s: s["tail_s"], 2)
-COLUMNS = (
-    WORK,
-    LEAST,
-    TAIL,
-    ReportColumn("runs in time/s", lambda s: s["runs_per_s"], 3),
-    ReportColumn("p99 TTFT (s)", lambda s: s["ttft_p99_s"], 2),
-    ReportColumn("p50 run (s)", lambda s: s["run_p50_s"], 1),
-    ReportColumn("p99 run (s)", lambda s: s["run_p99_s"], 1),
-    ReportColumn("tokens wasted", lambda s: s["wasted_tokens"]),
-)
-
-Summaries = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
-"""Figures by cell and system, one for each seed."""
-Rows = Mapping[tuple[str, str], ReportRow]
-"""Rows by cell and system."""
+_THROUGHPUT, _LEAST, _LAST = "tok/s in time", "least satisfied", "tail (s)"
 
 
 def headline(setting: Setting) -> Report:
     """Return a row for each system in each cell. Raises TraceError without the recorded traces."""
-    return report_of(setting, headline_cells(setting))
+    return headline_of(setting, headline_cells(setting))
 
 
 def simulate(
     setting: Setting, cells: Mapping[str, WorkloadCell], systems: Mapping[str, SystemConfig]
 ) -> Summaries:
     """Run some systems in some cells."""
-    jobs = {
-        f"{cell}, {name}": [
-            SimulationJob(
-                f"{cell}, {name}",
-                trace,
-                system,
-                costs,
-                ReplayOptions(
+    jobs: dict[str, list[SimulationJob]] = {}
+    for cell, each in cells.items():
+        cases = [
+            Case(
+                SimulationJob,
+                trace=trace,
+                costs=costs,
+                options=ReplayOptions(
                     workers=each.workers,
                     seed=seed,
                     first_token_timeout_s=each.timeout_s,
@@ -99,50 +75,23 @@ def simulate(
                 setting.seed_numbers, each.costs, each.traces, strict=True
             )
         ]
-        for cell, each in cells.items()
-        for name, system in systems.items()
-    }
-    found = setting.summaries(jobs)
-    return {(cell, name): found[f"{cell}, {name}"] for cell in cells for name in systems}
+        jobs |= under(systems, cases, f"{cell}: ")
+    return setting.summaries(jobs)
 
 
-def report_of(setting: Setting, cells: Mapping[str, WorkloadCell]) -> Report:
+def headline_of(setting: Setting, cells: Mapping[str, WorkloadCell]) -> Report:
     """Return a row for each system in some cells."""
     systems = {name: SYSTEMS[name].with_options(TUNED.get(name, {})) for name in (*OTHERS, OURS)}
-    rows = {
-        (cell, name): ReportRow(f"{cell}: {name}", measure(COLUMNS, of_seeds))
-        for (cell, name), of_seeds in simulate(setting, cells, systems).items()
-    }
-    plots: list[str] = []
-    if setting.plots is not None:
-        plots = [draw_headline(setting.plots / "headline.png", rows).name]
-    return Report(
-        "headline",
-        "the default beside other systems, in eight cells",
-        _text(setting, cells),
-        COLUMNS,
-        list(rows.values()),
-        claims(rows),
-        plots,
-    )
-
-
-def _text(setting: Setting, cells: Mapping[str, WorkloadCell]) -> str:
     each = "; ".join(
         f"{name}: D={cell.workers}, {len(cell.traces[0]):,} runs, time-out {cell.timeout_s:g} s"
         for name, cell in cells.items()
     )
-    return (
-        "A client aborts a run when it has waited for a first token as long as its time-out; complete "
-        "runs are in time. Throughput: of runs that end in time within the last three quarters of the "
-        "arrivals; of agents, until all have ended. Least satisfied: the smallest part of the runs of a "
-        "well-behaved client (agents: tenant; flood, tiny calls, crowd, half load: app) that are in "
-        "time. TTFT is that of the well-behaved, an aborted call counts with its wait. Run times are of "
-        "complete runs of the well-behaved. The tail is the p99 TTFT; of agents, in time within 3 times "
-        "what a run takes alone, the p99 of their runs. Other systems have their best settings, by "
-        f"`fairserve reproduce tuning`. {each}. Medians of {setting.seeds} seeds with least and "
-        "greatest."
-    )
+    runs = simulate(setting, cells, systems)
+    report = report_of(REPORTS["headline"], COLUMNS, setting, runs, cells=each)
+    rows = {row.name: row for row in report.rows}
+    report = replace(report, checks=claims(rows, list(cells)))
+    panels = (_panel(rows, cell) for cell in cells)
+    return drawn(setting, report, panels, width=2.6, height=2.6, across=4)
 
 
 def _figures(cell: WorkloadCell, trace: Trace, result: ReplayResult) -> dict[str, Any]:
@@ -193,39 +142,54 @@ def _figures(cell: WorkloadCell, trace: Trace, result: ReplayResult) -> dict[str
     }
 
 
-def claims(rows: Rows) -> list[Check]:
+def claims(rows: Mapping[str, ReportRow], cells: Sequence[str]) -> list[Check]:
     """Check for each cell that no system is better, and that those alike do hardly more work."""
     checks = []
-    for cell in dict.fromkeys(cell for cell, _ in rows):
-        of_cell = {name: row for (at, name), row in rows.items() if at == cell}
-        ours = of_cell.pop(OURS)
+    for cell in cells:
+        of_cell = {name: rows[f"{cell}: {name}"] for name in OTHERS}
+        ours = rows[f"{cell}: {OURS}"]
         better = [name for name, row in of_cell.items() if _dominates(row, ours)]
         claim = f"{cell}: no system is better in throughput, satisfaction and tail"
         checks.append(Check(claim, not better, ", ".join(better) or "none"))
         alike = {
             name: row
             for name, row in of_cell.items()
-            if _of(row, LEAST) >= _of(ours, LEAST) - EQUAL
+            if _of(row, _LEAST) >= _of(ours, _LEAST) - EQUAL
         }
-        best = max(alike, key=lambda name: _of(alike[name], WORK), default=OURS)
-        part = ratio(_of(ours, WORK), _of({**alike, OURS: ours}[best], WORK))
+        best = max(alike, key=lambda name: _of(alike[name], _THROUGHPUT), default=OURS)
+        part = ratio(_of(ours, _THROUGHPUT), _of({**alike, OURS: ours}[best], _THROUGHPUT))
         claim = f"{cell}: at least {_WORK:g} of the throughput of any that satisfies alike"
         checks.append(Check(claim, part >= _WORK, f"{part:.2f} of {best}'s"))
-        best = min(alike, key=lambda name: _of(alike[name], TAIL), default=OURS)
-        times = ratio(_of(ours, TAIL), _of({**alike, OURS: ours}[best], TAIL))
+        best = min(alike, key=lambda name: _of(alike[name], _LAST), default=OURS)
+        times = ratio(_of(ours, _LAST), _of({**alike, OURS: ours}[best], _LAST))
         claim = f"{cell}: at most {_TAIL:g} times the tail of any that satisfies alike"
         checks.append(Check(claim, times <= _TAIL, f"{times:.2f} times {best}'s"))
     return checks
 
 
-def _of(row: ReportRow, column: ReportColumn) -> float:
-    return row.measured[column.name].value
+def _of(row: ReportRow, column: str) -> float:
+    return row.measured[column].value
 
 
 def _dominates(row: ReportRow, ours: ReportRow) -> bool:
     """Return whether a row is at least as good in all three figures, and clearly better in one."""
-    work, tail = (ratio(_of(row, column), _of(ours, column)) for column in (WORK, TAIL))
-    least = _of(row, LEAST) - _of(ours, LEAST)
+    work, tail = (ratio(_of(row, column), _of(ours, column)) for column in (_THROUGHPUT, _LAST))
+    least = _of(row, _LEAST) - _of(ours, _LEAST)
     if work < 0.99 or least < -0.01 or tail > 1.01:
         return False
     return work > 1 / _WORK or least > EQUAL or tail < 1 / _TAIL
+
+
+def _panel(rows: Mapping[str, ReportRow], cell: str) -> PlotPanel:
+    """Return a point for each system; the best place is the upper right corner."""
+    work = {name: _of(rows[f"{cell}: {name}"], _THROUGHPUT) for name in (*OTHERS, OURS)}
+    most = max(work.values()) or 1.0
+    points = []
+    for number, name in enumerate(work):
+        style = {"marker": "osDv^<>p"[number % 8], "color": color(number), "markersize": 6}
+        if name == OURS:
+            style = {"marker": "*", "color": "black", "markersize": 14}
+        least = _of(rows[f"{cell}: {name}"], _LEAST)
+        points.append(PlotLine(name, [work[name] / most], [least], {"linestyle": "", **style}))
+    x, y = "work done in time, of the best", "least satisfied client"
+    return PlotPanel(cell, x, y, points, x_range=(-0.06, 1.08), y_range=(-0.06, 1.08))

@@ -11,33 +11,37 @@ cell: no system knows it, and tenants are nothing to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import mean, median
 from typing import Any
 
-from fairserve.benchmarks.reproduce.default.costs import COSTS, OURS
-from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, measure
-from fairserve.benchmarks.reproduce.setting import Setting, delayed
+from fairserve.benchmarks.reproduce.report import Report
+from fairserve.benchmarks.reproduce.setting import Case, Setting, Summaries, delayed, under
+from fairserve.benchmarks.reproduce.statements import Statement
+from fairserve.benchmarks.reproduce.study import Entry, columns_of, read_study, report_of
 from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.benchmarks.traces.generate.agent_sessions import AgentSessions
-from fairserve.engine.simulated.cost_model import CostModel
+from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.registry import SYSTEMS
-from fairserve.scheduling.system import SystemConfig
 
-WORKING_SETS = (0.5, 1.0, 2.2, 4.0)
-WORKERS = (1, 2, 4)
+_STUDY = read_study(__file__, "study.toml")
+_COLUMNS = columns_of(_STUDY["columns"])
+_ENTRY: Entry = next(entry for entry in _STUDY["report"] if entry["name"] == "memory")
+COSTS = replace(COST_MODELS["a100-llama3-8b"], max_running=256)
+"""Cost model of the reports about this project's default."""
+OURS = "fairserve"
 WITHOUT = f"{OURS}, no memory for runs"
-FIXED, _FIXED_SYSTEM = "best fixed number of open runs", "cache-aware"
+FIXED = "best fixed number of open runs"
 _OF_THOSE_THAT_FIT = (0.6, 0.7, 0.8, 0.9, 1.0, 1.15)
 """Numbers of open runs that are tried, relative to the number of mean contexts that the caches hold."""
 _PAGED = replace(COSTS, loop="paged")
 _FITS, _BEYOND = 0.5, 2.0
-_ALIKE, _TWICE, _BEST, _BEGUN_S = 0.99, 2.0, 0.95, 10.0
 RECORDED = (
     "claude_code_sessions_A.jsonl.gz",
     "lmcache_miniswe.jsonl.gz",
@@ -47,18 +51,6 @@ _RECORDED_WORKING_SET = 2.2
 _SESSIONS, _EVERY_S, _LONGEST_TOKENS, _LONGEST_PAUSE_S = 48, 2.0, 130_000, 30.0
 """Number of sessions of a recorded file, and the time between two beginnings. Sessions with larger
 prompts are left out, and the rest of a longer pause, which was a person's."""
-
-THROUGHPUT = ReportColumn("tok/s", lambda s: s["tokens_per_s"])
-BEGUN = ReportColumn("p99 TTFT of begun runs (s)", lambda s: s["begun_p99_s"], 1)
-COLUMNS = (
-    THROUGHPUT,
-    ReportColumn("hit rate", lambda s: float(s["prefix_hit_rate"]), 3),
-    BEGUN,
-    ReportColumn("p50 wait to begin (s)", lambda s: s["begin_p50_s"], 1),
-    ReportColumn("longest (s)", lambda s: s["begin_max_s"], 1),
-    ReportColumn("p50 run (s)", lambda s: float(s["interaction_latency_s"]["p50"]), 0),
-    ReportColumn("all done (s)", lambda s: float(s["makespan_s"]), 0),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,83 +129,62 @@ def recorded_cell(
     return MemoryCell(title, working_set, workers, of_seeds, traces)
 
 
-def memory_systems() -> dict[str, SystemConfig]:
-    """Return the systems of the report by name."""
-    systems = {name: SYSTEMS[name] for name in ("cache-aware", "vtc", "d2lpm")}
-    systems[WITHOUT] = SYSTEMS[OURS].with_options({"resident_share": None})
-    return {**systems, OURS: SYSTEMS[OURS]}
-
-
 def memory(setting: Setting) -> Report:
     """Return a row for each system in each cell."""
-    cells = generated_cells(setting, WORKING_SETS, WORKERS) + recorded_cells(setting)
-    return report_of(setting, cells)
+    generated = generated_cells(setting, _ENTRY["working_sets"], _ENTRY["workers"])
+    return memory_of(setting, generated + recorded_cells(setting))
 
 
-def report_of(setting: Setting, cells: Sequence[MemoryCell]) -> Report:
-    """Return a row for each system in some cells."""
-    jobs: dict[str, list[SimulationJob]] = {}
+def memory_of(setting: Setting, cells: Sequence[MemoryCell]) -> Report:
+    """Return a row for each system in some cells, of fixed numbers of open runs the best one."""
+    systems = {name: SYSTEMS[name] for name in ("cache-aware", "vtc", "d2lpm")}
+    systems[WITHOUT] = SYSTEMS[OURS].with_options({"resident_share": None})
+    systems[OURS] = SYSTEMS[OURS]
+    runs: Summaries = {}
     for cell in cells:
-        variants: list[tuple[str, SystemConfig, int | None]] = [
-            (name, system, None) for name, system in memory_systems().items()
-        ]
+        jobs = under(systems, _cases(setting, cell, None), cell.label(""))
         if cell.working_set > _BEYOND:
-            variants += [
-                (f"{FIXED}: {number}", SYSTEMS[_FIXED_SYSTEM], number) for number in cell.open_runs
-            ]
-        for name, system, open_runs in variants:
-            label = cell.label(name)
-            jobs[label] = [
-                SimulationJob(
-                    label,
-                    trace,
-                    system,
-                    costs,
-                    ReplayOptions(workers=cell.workers, seed=seed, open_runs=open_runs),
-                    figures=_figures,
-                )
-                for seed, costs, trace in zip(
-                    setting.seed_numbers, cell.costs, cell.traces, strict=True
-                )
-            ]
-    summaries = setting.summaries(jobs)
-    rows = {label: ReportRow(label, measure(COLUMNS, of)) for label, of in summaries.items()}
-    for cell in cells:
-        _keep_best(rows, cell)
-    return Report(
-        "memory",
-        "agents beyond the memory of their caches",
-        _text(setting),
-        COLUMNS,
-        list(rows.values()),
-        claims(rows, cells),
+            for number in cell.open_runs:
+                fixed = {f"{FIXED}: {number}": SYSTEMS["cache-aware"]}
+                jobs |= under(fixed, _cases(setting, cell, number), cell.label(""))
+        found = setting.summaries(jobs)
+        tried = [label for label in found if label.startswith(cell.label(FIXED))]
+        for label in sorted(
+            tried, key=lambda label: median(each["tokens_per_s"] for each in found[label])
+        )[:-1]:
+            del found[label]
+        runs |= found
+    report = report_of(
+        _ENTRY,
+        _COLUMNS,
+        setting,
+        runs,
+        costs=COSTS.name,
+        kv_tokens=_PAGED.kv_capacity_tokens,
+        sessions=AgentSessions(),
+        most=_SESSIONS,
+        longest_tokens=_LONGEST_TOKENS,
+        longest_pause_s=_LONGEST_PAUSE_S,
+        every_s=_EVERY_S,
+        working_set=_RECORDED_WORKING_SET,
+        numbers=len(_OF_THOSE_THAT_FIT),
     )
+    rows = {row.name: row for row in report.rows}
+    made = (each.check(rows) for cell in cells for each in statements(cell, list(rows)))
+    return replace(report, checks=[check for check in made if check is not None])
 
 
-def _keep_best(rows: dict[str, ReportRow], cell: MemoryCell) -> None:
-    """Remove the rows of a cell with a fixed number of open runs but the one with most tokens/s."""
-    found = [label for label in rows if label.startswith(cell.label(FIXED))]
-    for label in sorted(found, key=lambda label: _tokens_per_s(rows[label]))[:-1]:
-        del rows[label]
-
-
-def _tokens_per_s(row: ReportRow) -> float:
-    return row.measured[THROUGHPUT.name].value
-
-
-def _text(setting: Setting) -> str:
-    sessions = AgentSessions()
-    return (
-        f"Cost model {COSTS.name}, {_PAGED.kv_capacity_tokens:,} tokens of KV cache a worker, blocks "
-        f"kept as in vLLM. Sessions of {sessions.turns} turns, {sessions.mean_tokens:,.0f} tokens in "
-        f"the mean, of {sessions.users} users of {sessions.tenants} tenants, within "
-        f"{sessions.within_s:g} s; a tool takes {sessions.tool_s:g} s. Recorded sessions: up to "
-        f"{_SESSIONS} of a file, with prompts of up to {_LONGEST_TOKENS:,} tokens and pauses cut at "
-        f"{_LONGEST_PAUSE_S:g} s, of 8 users of 4 tenants, one every {_EVERY_S:g} s, beside a cache of "
-        f"their contexts over {_RECORDED_WORKING_SET:g}. With a fixed number of open runs they begin "
-        f"in order of arrival, with {_FIXED_SYSTEM}; of {len(_OF_THOSE_THAT_FIT)} numbers the best is "
-        f"shown. Medians of {setting.seeds} seeds with least and greatest."
-    )
+def _cases(setting: Setting, cell: MemoryCell, open_runs: int | None) -> list[Case]:
+    return [
+        Case(
+            SimulationJob,
+            trace=trace,
+            costs=costs,
+            options=ReplayOptions(workers=cell.workers, seed=seed, open_runs=open_runs),
+            figures=_figures,
+        )
+        for seed, costs, trace in zip(setting.seed_numbers, cell.costs, cell.traces, strict=True)
+    ]
 
 
 def _figures(trace: Trace, result: ReplayResult) -> dict[str, Any]:
@@ -239,27 +210,31 @@ def _figures(trace: Trace, result: ReplayResult) -> dict[str, Any]:
     }
 
 
-def claims(rows: Mapping[str, ReportRow], cells: Sequence[MemoryCell]) -> list[Check]:
-    """Check that nothing is lost where all fits, and what is gained where it does not."""
-    checks = []
-    for cell in cells:
-        row, name = rows[cell.label(OURS)], f"{cell.name}, D={cell.workers}"
-        times = _tokens_per_s(row) / _tokens_per_s(rows[cell.label(WITHOUT)])
-        if cell.working_set <= _FITS:
-            claim = f"{name}: {_ALIKE:g} times the throughput without memory for runs"
-            checks.append(Check(claim, times >= _ALIKE, f"{times:.3f} times"))
-        elif cell.working_set > _BEYOND:
-            claim = f"{name}: {_TWICE:g} times the throughput without memory for runs"
-            checks.append(Check(claim, times >= _TWICE, f"{times:.2f} times"))
-            fixed = cell.label(FIXED)
-            best = max(
-                _tokens_per_s(each) for label, each in rows.items() if label.startswith(fixed)
-            )
-            claim = f"{name}: {_BEST:g} of the throughput with the best fixed number of open runs"
-            checks.append(
-                Check(claim, _tokens_per_s(row) >= _BEST * best, f"{_tokens_per_s(row) / best:.2f}")
-            )
-        wait_s = row.measured[BEGUN.name].value
-        claim = f"{name}: p99 TTFT of begun runs at most {_BEGUN_S:g} s"
-        checks.append(Check(claim, wait_s <= _BEGUN_S, f"{wait_s:.1f} s"))
-    return checks
+def statements(cell: MemoryCell, rows: Sequence[str]) -> Iterator[Statement]:
+    """Yield what must hold in a cell: nothing is lost where all fits, much is gained elsewhere."""
+
+    def at_least(part: float, than: str, claim: str) -> Statement:
+        claim = f"{cell.label('').rstrip()}: {part:g} {claim}"
+        return Statement(
+            kind="ratio between",
+            claim=claim,
+            column="tok/s",
+            row=cell.label(OURS),
+            than=than,
+            bounds=[part, math.inf],
+        )
+
+    if cell.working_set <= _FITS:
+        yield at_least(0.99, cell.label(WITHOUT), "times the throughput without memory for runs")
+    elif cell.working_set > _BEYOND:
+        yield at_least(2.0, cell.label(WITHOUT), "times the throughput without memory for runs")
+        [best] = [label for label in rows if label.startswith(cell.label(FIXED))]
+        claim = "of the throughput with the best fixed number of open runs"
+        yield at_least(0.95, best, claim)
+    yield Statement(
+        kind="by median at most",
+        claim=f"{cell.label('').rstrip()}: p99 TTFT of begun runs at most 10 s",
+        column="p99 TTFT of begun runs (s)",
+        row=cell.label(OURS),
+        bounds=[10.0],
+    )

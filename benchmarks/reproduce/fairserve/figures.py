@@ -54,7 +54,7 @@ def fairserve_figures(trace: Trace, result: ReplayResult) -> dict[str, Any]:
         "delayed_good_users": _delayed(good),
         "good_ttft_s": distribution(_ttft_s(good)),
         "throttled_good_users": len(throttled & {call.client for call in good}),
-        "throttled_rpm": _calls_per_minute(calls, throttled, span_s),
+        "least_throttled_rpm": _least_rpm(calls, throttled, span_s),
         "slice_difference": service_difference(*slices, Windows()),
         "slice_jain_index": jain_index(service_rates(*slices).values()),
         "apps": _apps(runs, calls, span_s),
@@ -83,10 +83,10 @@ def _ttft_s(calls: Iterable[CallSample]) -> Iterable[float]:
     return (c.first_token_s - c.arrival_s for c in calls if c.first_token_s is not None)
 
 
-def _calls_per_minute(calls: Iterable[CallSample], users: set[str], span_s: float) -> list[float]:
-    """Return the calls per minute of each user over the whole replay, ascending."""
+def _least_rpm(calls: Iterable[CallSample], users: set[str], span_s: float) -> float | None:
+    """Return the least calls per minute of a user over the whole replay; None without users."""
     counts = Counter(call.client for call in calls if call.client in users)
-    return sorted(60.0 * count / span_s for count in counts.values())
+    return min((60.0 * count / span_s for count in counts.values()), default=None)
 
 
 def _slices(

@@ -24,7 +24,7 @@ from fairserve.benchmarks.reproduce.profiles.service import (
     typical_calls,
 )
 from fairserve.benchmarks.reproduce.setting import Setting, delayed
-from fairserve.benchmarks.simulate.job import SimulationJob
+from fairserve.benchmarks.simulate.job import FiguringWatcher, SimulationJob
 from fairserve.benchmarks.traces.assignment import merge
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.profiles import profiles_of, stages_of
@@ -35,7 +35,6 @@ from fairserve.engine.simulated.traces.model import Interaction, Trace
 from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
-from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.metrics import CallSample
 from fairserve.scheduling.registry import SYSTEMS
@@ -150,7 +149,7 @@ class ClosedLoop(Replay):
             self._push(self._now_s, 0, replace(later.popleft(), arrival_s=self._now_s))
 
 
-class BackloggedCalls:
+class BackloggedCalls(FiguringWatcher):
     """Observes the service of each app, in its typical calls."""
 
     def __init__(
@@ -169,9 +168,6 @@ class BackloggedCalls:
         """Record the service of an ended call."""
         served = typical_calls(sample.usage, self._true[call.app], call.stage)
         self._served.add(call.app, sample.end_s, served)
-
-    def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """Do nothing: only calls count."""
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
         """Return typical calls per second by app and window, and the profiles in force."""

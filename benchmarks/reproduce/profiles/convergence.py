@@ -3,18 +3,19 @@
 There are two settings, so that each app is once declared too large and once too small, each without
 and with learning. They are compared with the true profiles from the start, which show the remaining
 error, and with the app of the most varied calls alone, with all its runs, since few of them end in
-the time of the others. The claims are about the requirements of the service: few interactions are
-enough, and afterwards shares are those of correct profiles.
+the time of the others. The statements (``study.toml``) are about the requirements of the service: few
+interactions are enough, and afterwards shares are those of correct profiles.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from fairserve.benchmarks.plots import BLACK, PlotLine, PlotPanel, color
 from fairserve.benchmarks.reproduce.profiles.backlogged_apps import (
     AT_A_TIME,
     COSTS,
@@ -25,8 +26,9 @@ from fairserve.benchmarks.reproduce.profiles.backlogged_apps import (
     job,
 )
 from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S
-from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, measure
-from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.reproduce.report import Report
+from fairserve.benchmarks.reproduce.setting import Setting, Summaries
+from fairserve.benchmarks.reproduce.study import columns_of, drawn, read_study, report_of
 from fairserve.benchmarks.simulate.declared import larger
 from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.profiles import profiles_of
@@ -34,31 +36,19 @@ from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 
+_STUDY = read_study(__file__, "study.toml")
+_ENTRY = _STUDY["report"][0]
 APPS = tuple(RECORDED)
 SETTINGS: Mapping[str, Mapping[str, float]] = {
     "first": dict(zip(APPS, (10.0, 0.1, 10.0), strict=True)),
     "second": dict(zip(APPS, (0.1, 10.0, 0.1), strict=True)),
 }
 """Factor on the true profile that each app declares."""
-NEAR = 1.25
-INTERACTIONS = 200
-"""Number of interactions after which the size of an app's calls is known within :data:`NEAR`."""
+_NEAR = 1.25
+"""Factor within which the size of an app's calls is known."""
 _AFTER = 1 / 3
 """Last part of the time, in which shares are compared: excess charges from before learning have
 been compensated by then."""
-
-COLUMNS = (
-    ReportColumn("known after interactions", lambda seen: seen["first"]),
-    ReportColumn("after s", lambda seen: seen["first_s"]),
-    ReportColumn("for good after", lambda seen: seen["interactions"]),
-    ReportColumn("worst factor from known on", lambda seen: seen["worst"], 2),
-    ReportColumn("profiles that held", lambda seen: seen["changes"]),
-    ReportColumn("share, declared only", lambda seen: seen["share"]["declared"], 2),
-    ReportColumn("share, learned", lambda seen: seen["share"]["learned"], 2),
-    ReportColumn("share, right from the start", lambda seen: seen["share"]["right"], 2),
-)
-_FIRST, _, _KNOWN, _WORST, _, _DECLARED, _LEARNED, _RIGHT = COLUMNS
-_LEARNING = COLUMNS[:5]
 _SLOWEST = "autocoderover"
 """App with the most varied calls, of whose runs few end in the time of the others."""
 LONG = f"{_SLOWEST} alone"
@@ -74,39 +64,31 @@ def convergence(setting: Setting) -> Report:
         jobs[f"{name} learned"] = _jobs(setting, traces, factors, LearningOptions())
     for factor in (10.0, 0.1):
         jobs[f"{LONG}, {_how(factor)}"] = _long_jobs(setting, factor)
-    runs = setting.summaries(jobs)
-    rows = []
+    found = setting.summaries(jobs)
+    runs: Summaries = {}
     for name, factors in SETTINGS.items():
-        three = [runs[key] for key in (f"{name} declared", f"{name} learned", "right")]
+        three = [found[key] for key in (f"{name} declared", f"{name} learned", "right")]
         for app, factor in factors.items():
-            seen = [_seen(app, *seed) for seed in zip(*three, strict=True)]
-            rows.append(ReportRow(f"{app}, {_how(factor)}", measure(COLUMNS, seen)))
+            runs[f"{app}, {_how(factor)}"] = [
+                _seen(app, *seed) for seed in zip(*three, strict=True)
+            ]
     for factor in (10.0, 0.1):
         name = f"{LONG}, {_how(factor)}"
-        known = [learned_of(_SLOWEST, summary) for summary in runs[name]]
-        rows.append(ReportRow(name, measure(_LEARNING, known)))
-    plots: list[str] = []
-    if setting.plots is not None:
-        from fairserve.benchmarks.reproduce.profiles.convergence_plot import draw_convergence
-
-        first = {name: seeds[0] for name, seeds in runs.items()}
-        plots = [draw_convergence(setting.plots / "profiles.png", SETTINGS, first)]
-    duration_s = DURATION_S * setting.scale
-    text = (
-        f"Cost model {COSTS.name}, one worker, batches of {COSTS.max_running}, KV cache of "
-        f"{COSTS.kv_capacity_tokens:,} tokens, so that calls wait at the feeder. Recorded runs of three "
-        "apps, each a tenant's, in a closed loop ("
-        + ", ".join(f"{number} {app}" for app, number in AT_A_TIME.items())
-        + f" at a time), {duration_s:g} s. Learned: every {LEARNING_INTERVAL_S:g} s. Known: the "
-        f"typical size of its calls, over the true one, is within {NEAR - 1:.0%}; how many interactions "
-        "of it had ended by then, by when it is so for good (inf: not in that time), and the worst "
-        "factor from then on. Share: "
-        "service over a third of all, both in true typical calls, in the last third of the time. "
-        f"Alone: all {len(long_run(setting, 0))} runs of that app, on a worker for it alone. Medians of "
-        f"{setting.seeds} seeds (order of the runs, decode step up to 2 % off), with least and greatest."
+        runs[name] = [learned_of(_SLOWEST, summary) for summary in found[name]]
+    report = report_of(
+        _ENTRY,
+        columns_of(_STUDY["columns"]),
+        setting,
+        runs,
+        costs=COSTS,
+        at_a_time=", ".join(f"{number} {app}" for app, number in AT_A_TIME.items()),
+        duration_s=DURATION_S * setting.scale,
+        interval_s=LEARNING_INTERVAL_S,
+        alone=len(long_run(setting, 0)),
     )
-    title = "apps that declare ten times too much or too little"
-    return Report("profiles", title, text, COLUMNS, rows, claims(rows), plots)
+    first = {name: seeds[0] for name, seeds in found.items()}
+    layout = {"width": 5.6, "height": 2.7, "across": len(SETTINGS)}
+    return drawn(setting, report, _panels(first), **layout)
 
 
 def _jobs(
@@ -159,8 +141,8 @@ def learned_of(app: str, summary: Summary) -> dict[str, float]:
     """Return the time after which the size of the app's calls was known."""
     held = summary["profiles"][app]
     factors = [max(each["factor"], 1 / each["factor"]) for each in held]
-    near = next((n for n, factor in enumerate(factors) if factor <= NEAR), len(held))
-    good = max((n + 1 for n, factor in enumerate(factors) if factor > NEAR), default=0)
+    near = next((n for n, factor in enumerate(factors) if factor <= _NEAR), len(held))
+    good = max((n + 1 for n, factor in enumerate(factors) if factor > _NEAR), default=0)
     return {
         "first": float(held[near]["interactions"]) if near < len(held) else math.inf,
         "first_s": held[near]["since_s"] if near < len(held) else math.inf,
@@ -176,43 +158,54 @@ def _seen(app: str, declared: Summary, learned: Summary, right: Summary) -> dict
     return {**learned_of(app, learned), "share": shares}
 
 
-WORST = 2.0
-"""Maximum factor after the size is known: sizes differ between runs, and long runs end last."""
-SHARE = 0.3
-"""Maximum accepted deviation of an app from its share, as a fraction of it."""
-
-
-def claims(rows: Sequence[ReportRow]) -> list[Check]:
-    """Return the checks of every app, under every seed."""
-
-    def furthest(column: ReportColumn, key: Any) -> tuple[float, str]:
-        return max(
-            (key(value), row.name)
-            for row in rows
-            if column.name in row.measured
-            for value in row.measured[column.name]
+def _panels(runs: Mapping[str, Summary]) -> Iterator[PlotPanel]:
+    """Yield a column per setting: shares by declared and learned profiles, learned factors."""
+    for learned in (False, True):
+        for name, factors in SETTINGS.items():
+            wrong = ", ".join(f"{app} {factor:g}x" for app, factor in factors.items())
+            title = f"Declared {wrong}\n\nService: the declared profiles hold"
+            summary = runs[f"{name} {'learned' if learned else 'declared'}"]
+            served: Mapping[str, Sequence[float]] = summary["typical_per_s"]
+            totals = [max(sum(each), 1e-9) for each in zip(*served.values(), strict=True)]
+            width_s = summary["duration_s"] / len(totals)
+            times_s = [(number + 0.5) * width_s for number in range(len(totals))]
+            lines = [
+                PlotLine(
+                    app,
+                    times_s,
+                    [
+                        len(served) * each / total
+                        for each, total in zip(values, totals, strict=True)
+                    ],
+                    {"color": color(number)},
+                )
+                for number, (app, values) in enumerate(served.items())
+            ]
+            yield PlotPanel(
+                "Service: profiles are learned" if learned else title,
+                "time (s)",
+                "times its share",
+                lines,
+                level=1.0,
+                y_range=(0, 3.1),
+            )
+    for name in SETTINGS:
+        summary = runs[f"{name} learned"]
+        lines = []
+        for number, (app, held) in enumerate(summary["profiles"].items()):
+            times_s = [*(each["since_s"] for each in held), summary["duration_s"]]
+            sizes = [each["factor"] for each in held]
+            style = {"color": color(number), "drawstyle": "steps-post"}
+            lines.append(PlotLine(app, times_s, [*sizes, sizes[-1]], style))
+        near = {"color": BLACK, "linewidth": 0.6, "linestyle": ":"}
+        ends = [0.0, summary["duration_s"]]
+        lines += [PlotLine(None, ends, [each] * 2, near) for each in (1 / _NEAR, _NEAR)]
+        yield PlotPanel(
+            "Typical call by the profile in force (dotted: within 25 %)",
+            "time (s)",
+            "times the true",
+            lines,
+            level=1.0,
+            y_ticks=(0.1, 0.25, 0.5, 1, 2, 4, 10),
+            y_range=(0.08, 13),
         )
-
-    def off(value: float) -> float:
-        return abs(value - 1)
-
-    known, slowest = max(
-        (row.measured[_KNOWN.name].greatest, row.name)
-        for row in rows
-        if _SLOWEST not in row.name or LONG in row.name
-    )
-    first, _ = furthest(_FIRST, float)
-    worst, strayed = furthest(_WORST, float)
-    learned, least = furthest(_LEARNED, off)
-    declared, most = furthest(_DECLARED, off)
-    claim = f"an app's calls are known within {NEAR - 1:.0%} after {INTERACTIONS} interactions"
-    after = f"for the first time after {first:.0f}, for good after {known:.0f}: {slowest}"
-    never_off = f"from then on it is never off by more than {WORST:g} times"
-    has_share = f"learned, every app has its share within {SHARE:.0%}"
-    is_off = "with declared profiles only, an app is off its share by half at least"
-    return [
-        Check(claim, known <= INTERACTIONS, after),
-        Check(never_off, worst <= WORST, f"{worst:.2f}: {strayed}"),
-        Check(has_share, learned <= SHARE, f"off by {learned:.0%}: {least}"),
-        Check(is_off, declared >= 0.5, f"off by {declared:.0%}: {most}"),
-    ]

@@ -26,9 +26,11 @@ from fairserve.benchmarks.reproduce.profiles.contest import (
     honest_runs,
     siblings,
 )
+from fairserve.benchmarks.reproduce.profiles.convergence import convergence
 from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S
-from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, measure
-from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.reproduce.report import Report
+from fairserve.benchmarks.reproduce.setting import Setting, Summaries
+from fairserve.benchmarks.reproduce.study import columns_of, read_study, report_of
 from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay import Replay
@@ -116,79 +118,62 @@ CAPPED: Mapping[str, Lever] = {
     for tokens in (1024, 4096, 16_384)
 }
 """Levers in which one app pads its calls; the others are its siblings."""
-GAINFUL = (MERGES, NEW_APPS_TRUSTED)
-"""Attempts that learned profiles do not stop."""
-
-COLUMNS = (
-    ReportColumn("gain, declared only", lambda seen: seen["declared"]["gain"], 2),
-    ReportColumn("others", lambda seen: seen["declared"]["others"], 2),
-    ReportColumn("gain, learned", lambda seen: seen["learned"]["gain"], 2),
-    ReportColumn("others, learned", lambda seen: seen["learned"]["others"], 2),
-    ReportColumn("last quarter, learned", lambda seen: seen["learned"]["late"], 2),
-    ReportColumn("gains until run", lambda seen: seen["learned"]["until"], 0),
-    ReportColumn("others' slices", lambda seen: seen["declared"]["slices"], 2),
-    ReportColumn("others' slices, learned", lambda seen: seen["learned"]["slices"], 2),
-)
-_GAINS, _OTHERS, _LEARNED, _OTHERS_LEARNED, _LATE, _, _SLICES, _SLICES_LEARNED = COLUMNS
 Summary = Mapping[str, Any]
+_STUDY = read_study(__file__, "study.toml")
+_COLUMNS = columns_of(_STUDY["columns"])
+_, _GAINS, _CAP = _STUDY["report"]
+
+
+def profiles(
+    setting: Setting,
+    levers: Mapping[str, Lever] = LEVERS,
+    capped: Mapping[str, Lever] = CAPPED,
+) -> list[Report]:
+    """Return a report of each part. Raises TraceError without the recorded traces."""
+    return [convergence(setting), gains(setting, levers), cap(setting, capped)]
 
 
 def gains(setting: Setting, levers: Mapping[str, Lever] = LEVERS) -> Report:
     """Compare each lever with honesty, with declared and with learned profiles."""
-    rows = _rows(setting, levers)
-    text = (
-        f"Cost model {COSTS.name}, one worker, batches of {COSTS.max_running}, KV cache of "
-        f"{COSTS.kv_capacity_tokens:,} tokens. Three tenants, each requests the capacity of the worker "
-        "and has the same work: runs of 4 calls, 400 to 1,000 tokens in, 100 out on average; "
-        f"{DURATION_S * setting.scale:g} s. One tries the lever. Gain: tokens a second of honest work "
-        "it gets done, over those where it is honest; the whole worker would be 3. Others: the same "
-        "of the honest tenants. Until run: the cheat's runs ended by the last window with a gain over "
-        f"{_GAIN}; 0 is never. Slices: what the honest tenants got, in true typical calls, over "
-        f"their two thirds of all. Under limits: {LIMITS.user_rpm} calls a minute of a user. Learned: "
-        f"every {LEARNING_INTERVAL_S:g} s. Medians of {setting.seeds} seeds with least and greatest."
+    return report_of(
+        _GAINS,
+        _COLUMNS,
+        setting,
+        _compared(setting, levers),
+        costs=COSTS,
+        duration_s=DURATION_S * setting.scale,
+        limits=LIMITS,
+        interval_s=LEARNING_INTERVAL_S,
     )
-    title = "what a tenant gains by manipulating its profile"
-    return Report("profiles", title, text, COLUMNS, list(rows.values()), claims(rows))
 
 
 def cap(setting: Setting, levers: Mapping[str, Lever] = CAPPED) -> Report:
     """Compare ``weight_cap`` of the feeder for apps of one tenant, of which one pads its calls."""
-    rows = _rows(setting, levers)
-    text = (
-        "The same contest between three apps of one tenant, two users each, levels tenant > user. One "
-        "app begins each call with tokens that are not cached, and declares them. Others: work of its "
-        "siblings over what they get done beside an honest app. "
-        f"{DURATION_S * setting.scale:g} s. Medians of {setting.seeds} seeds with least and greatest."
-    )
-    columns = (_GAINS, _OTHERS, _LEARNED, _OTHERS_LEARNED)
-    capped = [row for name, row in rows.items() if levers[name].weight_cap == 1]
-    claim = "{word}, under a cap of 1 the siblings keep {{bound:g}} of their work at least"
-    checks = [
-        _all(claim.format(word=word), capped, column, WORK_UNDER_CAP, least=True)
-        for word, column in (("declared", _OTHERS), ("learned", _OTHERS_LEARNED))
-    ]
-    title = "what a cap on an app's weight leaves to its siblings"
-    return Report("profiles", title, text, columns, list(rows.values()), checks)
+    runs = _compared(setting, levers)
+    return report_of(_CAP, _COLUMNS, setting, runs, duration_s=DURATION_S * setting.scale)
 
 
-def _rows(setting: Setting, levers: Mapping[str, Lever]) -> dict[str, ReportRow]:
-    """Return the figures of each lever by its name."""
+def _compared(setting: Setting, levers: Mapping[str, Lever]) -> Summaries:
+    """Return the figures of each lever by its name, ``declared`` and ``learned``."""
     jobs: dict[str, list[SimulationJob]] = {}
     for name, lever in levers.items():
         for learned in (False, True):
             for each in (lever, _honest(lever)):
                 jobs.setdefault(_key(each, name, learned), _jobs(setting, each, learned))
     runs = setting.summaries(jobs)
-    rows: dict[str, ReportRow] = {}
-    for name, lever in levers.items():
-        seeds: list[dict[str, dict[str, float]]] = [{} for _ in range(setting.seeds)]
-        for learned in (False, True):
-            tried = runs[_key(lever, name, learned)]
-            honest = runs[_key(_honest(lever), name, learned)]
-            for number, pair in enumerate(zip(tried, honest, strict=True)):
-                seeds[number]["learned" if learned else "declared"] = compared(*pair)
-        rows[name] = ReportRow(name, measure(COLUMNS, seeds))
-    return rows
+    return {
+        name: [
+            {
+                word: compared(
+                    runs[_key(lever, name, learned)][seed],
+                    runs[_key(_honest(lever), name, learned)][seed],
+                )
+                for word, learned in (("declared", False), ("learned", True))
+            }
+            for seed in range(setting.seeds)
+        ]
+        for name, lever in levers.items()
+    }
 
 
 def _honest(lever: Lever) -> Lever:
@@ -257,66 +242,3 @@ def compared(tried: Summary, honest: Summary) -> dict[str, float]:
         / fmean(tried["slices"].values()),
         "until": float(tried["ended_runs"][gaining[-1]]) if gaining else 0.0,
     }
-
-
-BOUND = 1.2
-"""Maximum gain that learned profiles leave over all attempts except :data:`GAINFUL`."""
-LATE = 1.15
-OTHERS = 0.85
-GAIN_OF_PADDING = 1.1
-SLICES_BESIDE_PADDING = 0.95
-WORK_UNDER_CAP = 1.0
-
-
-def claims(rows: Mapping[str, ReportRow]) -> list[Check]:
-    """Check that attempts gain with declared profiles but, except the named ones, not with learned."""
-    stopped = [row for name, row in rows.items() if name not in GAINFUL]
-    lasting = [row for row in stopped if row.name != FIRST]
-    padding = [row for name, row in rows.items() if name in CONSTANT_PROMPTS]
-    kind = [row for row in lasting if "pads" not in row.name and row not in padding]
-    checks = [
-        _all("learned, a lever gains at most {bound:g} times over all", stopped, _LEARNED, BOUND),
-        _all("learned, at most {bound:g} times in the last quarter", lasting, _LATE, LATE),
-    ]
-    if kind:
-        claim = "learned, the honest keep {bound:g} of their work at least"
-        checks.append(_all(claim, kind, _OTHERS_LEARNED, OTHERS, least=True))
-    if padding:
-        for word, gain, slices in (
-            ("declared", _GAINS, _SLICES),
-            ("learned", _LEARNED, _SLICES_LEARNED),
-        ):
-            checks += [
-                _all(f"{word}, a constant prompt gains at most {{bound:g}} times",
-                     padding, gain, GAIN_OF_PADDING),
-                _all(f"{word}, beside it the honest keep {{bound:g}} of their slices at least",
-                     padding, slices, SLICES_BESIDE_PADDING, least=True),
-            ]  # fmt: skip
-    for name in (DECLARES, NEW_APPS):
-        if name in rows:
-            seen = rows[name].measured[_GAINS.name].least
-            claim = f"declared only, a tenant that {name} gains at least twice"
-            checks.append(Check(claim, seen >= 2, f"{seen:.2f}"))
-    for name in GAINFUL:
-        if name in rows:
-            seen = rows[name].measured[_LEARNED.name].greatest
-            claim = f"learned, no gain over {BOUND:g} times: {name}"
-            checks.append(Check(claim, seen <= BOUND, f"{seen:.2f}"))
-    return checks
-
-
-def _all(
-    claim: str,
-    rows: Sequence[ReportRow],
-    column: ReportColumn,
-    bound: float,
-    *,
-    least: bool = False,
-) -> Check:
-    """Check a bound on the row that is furthest from it, under its worst seed."""
-    sign = -1 if least else 1
-    worst, name = max(
-        ((sign * (row.measured[column.name][1 if least else 2]), row.name) for row in rows),
-        default=(math.nan, "none"),
-    )
-    return Check(claim.format(bound=bound), worst <= sign * bound, f"{sign * worst:.2f}: {name}")

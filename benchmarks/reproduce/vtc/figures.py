@@ -1,18 +1,19 @@
-"""Figures of the VTC paper, each as checked claims: Figures 3 to 16, 18 and 19."""
+"""Figures of the VTC paper on generated workloads: 3 to 10, 15, 16 and 19, of ``paper.toml``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from fairserve.benchmarks.reproduce.report import Report
-from fairserve.benchmarks.reproduce.service_history import ServiceHistory
-from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.benchmarks.reproduce.vtc.paper import SyntheticFigure, generated_figures
+from fairserve.benchmarks.reproduce.setting import Case, Setting, under
+from fairserve.benchmarks.reproduce.study import Entry, drawn, report_of
+from fairserve.benchmarks.reproduce.vtc.generated import COLUMNS
+from fairserve.benchmarks.reproduce.vtc.panels import panels_of
 from fairserve.benchmarks.reproduce.vtc.recorded import recorded_figures
-from fairserve.benchmarks.reproduce.vtc.tables import LENGTH_S, configured
+from fairserve.benchmarks.reproduce.vtc.service_history import ServiceHistory
+from fairserve.benchmarks.reproduce.vtc.tables import LENGTH_S, STUDY, configured, figure_entry
 from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.benchmarks.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.cost_model import (
@@ -23,7 +24,6 @@ from fairserve.engine.simulated.cost_model import (
     roofline,
 )
 from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.metrics import VTC_TABLES
 
 _A10G = COST_MODELS["a10g-llama2-7b"]
@@ -38,7 +38,7 @@ _A100_13B = replace(
 )
 """Llama-2-13b on one A100 80GB; the loop is that of the paper's code."""
 
-FIGURES: Mapping[int, SyntheticFigure] = MappingProxyType(generated_figures())
+FIGURES: Mapping[int, Entry] = {entry["number"]: entry for entry in STUDY["figure"]}
 """Figures on generated workloads, by number."""
 
 
@@ -49,57 +49,63 @@ def vtc_figures(setting: Setting) -> list[Report]:
     return sorted([*recorded, *reports], key=lambda each: int(each.name.removeprefix("vtc-figure")))
 
 
+def runs_of(entry: Entry) -> list[Entry]:
+    """Return the rows of a figure: name, suite, system, and whether it has the suite's weights."""
+    if "runs" in entry:
+        return list(entry["runs"])
+    return [{"name": each, "suite": entry["suite"], "system": each} for each in entry["systems"]]
+
+
 def synthetic_figure(setting: Setting, number: int) -> Report:
-    """Return the report of a figure on generated workloads."""
-    spec = FIGURES[number]
-    scale = 1.0 if spec.whole else setting.scale * spec.share
-    traces: dict[tuple[str, int], Trace] = {}
+    """Return the report of a figure on generated workloads.
+
+    With ``to_end`` all calls are served, so that each has a response time; otherwise a run stops after
+    ten minutes, or with arrivals that last longer. ``whole`` workloads are never shortened: their
+    effect occurs late. ``share`` is the part of the duration.
+    """
+    entry = FIGURES[number]
+    scale = 1.0 if entry.get("whole") else setting.scale * entry.get("share", 1.0)
     jobs: dict[str, list[SimulationJob]] = {}
     shown_s: dict[str, float] = {}
-    for run in spec.runs:
-        suite = VTC_SUITES[run.suite]
-        shown_s[run.name] = max(LENGTH_S, suite.duration_s) * scale
-        jobs[run.name] = []
-        for seed in range(setting.seeds):
-            key = run.suite, seed
-            if key not in traces:
-                traces[key] = generate_vtc_suite(run.suite, seed, until_s=suite.duration_s * scale)
-            options = ReplayOptions(
-                until_s=math.inf if spec.to_end else shown_s[run.name],
-                seed=seed,
-                weights=suite.weights if run.weighted else {},
+    for run in runs_of(entry):
+        suite = VTC_SUITES[run["suite"]]
+        shown_s[run["name"]] = max(LENGTH_S, suite.duration_s) * scale
+        cases = [
+            Case(
+                SimulationJob,
+                trace=generate_vtc_suite(run["suite"], seed, until_s=suite.duration_s * scale),
+                costs=_costs(run["suite"]),
+                options=ReplayOptions(
+                    until_s=math.inf if entry.get("to_end") else shown_s[run["name"]],
+                    seed=seed,
+                    weights=suite.weights if run.get("weighted") else {},
+                ),
+                windows=VTC_TABLES,
+                curves=True,
             )
-            jobs[run.name].append(
-                SimulationJob(
-                    f"Figure {number}: {run.name} ({seed + 1} of {setting.seeds})",
-                    traces[key],
-                    configured(run.system),
-                    _costs(run.suite),
-                    options,
-                    windows=VTC_TABLES,
-                    curves=True,
-                )
-            )
+            for seed in setting.seed_numbers
+        ]
+        jobs |= under({run["name"]: configured(run["system"])}, cases)
     histories = {
         name: [ServiceHistory.of(outcome, shown_s[name]) for outcome in outcomes]
         for name, outcomes in setting.simulate(jobs).items()
     }
-    return spec.figure.report(setting, _text(setting, spec), histories)
+    suites = list(dict.fromkeys(run["suite"] for run in runs_of(entry)))
+    costs = _costs(suites[0])
+    part = entry.get("share", 1.0)
+    report = report_of(
+        figure_entry(entry, "of_figures"),
+        COLUMNS,
+        setting,
+        histories,
+        suites=", ".join(suites) + ("" if part == 1.0 else f" (the first {part:.0%})"),
+        costs=f"{costs.name} ({costs.origin})",
+        pools=" or ".join(f"{n:,}" for n in sorted({VTC_SUITES[s].pool_tokens for s in suites})),
+    )
+    return drawn(setting, report, panels_of(entry, histories, {}), across=3, legend=False)
 
 
 def _costs(suite: str) -> CostModel:
     chosen = VTC_SUITES[suite]
     costs = _A10G if chosen.server == _A10G.name else _A100_13B
     return replace(costs, kv_capacity_tokens=chosen.pool_tokens)
-
-
-def _text(setting: Setting, spec: SyntheticFigure) -> str:
-    suites = list(dict.fromkeys(run.suite for run in spec.runs))
-    costs = _costs(suites[0])
-    pools = " or ".join(f"{n:,}" for n in sorted({VTC_SUITES[s].pool_tokens for s in suites}))
-    part = "" if spec.share == 1.0 else f" (the first {spec.share:.0%})"
-    return (
-        f"Workload {', '.join(suites)}{part}; cost model {costs.name} ({costs.origin}), the loop of the "
-        f"paper's code, a pool of {pools} tokens; {setting.seeds} seeds: medians, and a claim holds "
-        "if it does for each. Service is input + 2 * output tokens."
-    )

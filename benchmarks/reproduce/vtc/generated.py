@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fairserve.benchmarks.reproduce.report import ReportColumn
-from fairserve.benchmarks.reproduce.service_history import ServiceHistory
+from fairserve.benchmarks.reproduce.vtc.service_history import ServiceHistory
 from fairserve.benchmarks.traces.generate.vtc_suites import VTC_SUITES
 
 Minutes = list[tuple[float, float]]

@@ -1,4 +1,4 @@
-"""Figures 12 to 14 and 18 of the VTC paper, on its recorded trace of 27 clients.
+"""Figures 12, 13 and 18 of the VTC paper, on its recorded trace of 27 clients.
 
 The trace is replayed to its end. A client is *over its share* if over the ten minutes it requests
 more than the max-min fair share of the service while the server is busy; the others are under
@@ -8,77 +8,88 @@ theirs, though each may exceed it for a minute. A response time is the mean over
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
-from fairserve.benchmarks.reproduce.figure import Histories, Panel
 from fairserve.benchmarks.reproduce.report import Report, ReportColumn
-from fairserve.benchmarks.reproduce.service_history import ServiceHistory
-from fairserve.benchmarks.reproduce.setting import Setting, delayed
-from fairserve.benchmarks.reproduce.vtc.paper import OURS, paper_figure, recorded_entries
-from fairserve.benchmarks.reproduce.vtc.requests import (
-    DURATION_S,
-    RANKS,
-    by_requests,
-    over_share,
-    request_figure,
-)
-from fairserve.benchmarks.reproduce.vtc.tables import configured
+from fairserve.benchmarks.reproduce.setting import Case, Setting, delayed, under
+from fairserve.benchmarks.reproduce.study import drawn, report_of
+from fairserve.benchmarks.reproduce.vtc.panels import panels_of
+from fairserve.benchmarks.reproduce.vtc.service_history import ServiceHistory
+from fairserve.benchmarks.reproduce.vtc.tables import STUDY, configured, figure_entry
 from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.metrics import VTC_TABLES
 
+DURATION_S = 600.0
+RANKS = (13, 14, 26, 27)
+"""Clients shown in the paper, ranked by number of requests: two middle ones, the two busiest."""
 _COSTS = COST_MODELS["a10g-llama2-7b"]
-_FAIR = ("vtc", OURS)
-_LIMITS = ("rpm-5", "rpm-15", "rpm-20", "rpm-30")
-_BY_PROFILE = ("vtc", "vtc-predict", "vtc-oracle")
+_BY_PROFILE = ", profiled"
+"""End of the name of a row whose system charges the profiled cost."""
 
-
-def _profiled(system: str) -> str:
-    """Return the row name of a system that charges the profiled cost."""
-    return f"{system}, profiled"
+Histories = Mapping[str, Sequence[ServiceHistory]]
+"""Histories by row, one per seed."""
 
 
 def recorded_figures(setting: Setting) -> list[Report]:
-    """Return Figures 11 to 14 and 18; a system is replayed once for all of them."""
+    """Return the figures; a system is replayed once for all of them."""
     trace = setting.recorded("vtc_real_trace.csv.gz")
-    histories = replayed(setting, trace)
-    return [request_figure(setting, trace), *response_figures(setting, trace, histories)]
+    return response_figures(setting, trace, replayed(setting, trace))
 
 
 def replayed(setting: Setting, trace: Trace) -> Histories:
     """Replay all systems of these figures."""
-    systems = {name: configured(name) for name in ("fcfs", "lcf", *_FAIR, *_LIMITS)}
-    for name in _BY_PROFILE:
-        systems[_profiled(name)] = configured(name, {"local.cost": "profiled"})
-    jobs = {
-        name: [
-            SimulationJob(
-                f"recorded trace: {name} ({seed + 1} of {setting.seeds})",
-                trace,
-                system,
-                delayed(_COSTS, seed),
-                ReplayOptions(seed=seed),
-                windows=VTC_TABLES,
-                curves=True,
-            )
-            for seed in range(setting.seeds)
-        ]
-        for name, system in systems.items()
-    }
+    systems = {}
+    for name in dict.fromkeys(each for entry in STUDY["recorded"] for each in entry["systems"]):
+        options = {"local.cost": "profiled"} if name.endswith(_BY_PROFILE) else {}
+        systems[name] = configured(name.removesuffix(_BY_PROFILE), options)
+    cases = [
+        Case(
+            SimulationJob,
+            trace=trace,
+            costs=delayed(_COSTS, seed),
+            options=ReplayOptions(seed=seed),
+            windows=VTC_TABLES,
+            curves=True,
+        )
+        for seed in setting.seed_numbers
+    ]
     return {
         name: [ServiceHistory.of(outcome, DURATION_S) for outcome in outcomes]
-        for name, outcomes in setting.simulate(jobs).items()
+        for name, outcomes in setting.simulate(under(systems, cases)).items()
     }
+
+
+def by_requests(trace: Trace) -> list[str]:
+    """Return the users, sorted by number of requests."""
+    requests = Counter(each.user for each in trace.interactions)
+    return sorted(requests, key=lambda user: (requests[user], user))
+
+
+def over_share(trace: Trace, service_per_s: float) -> list[str]:
+    """Return the users that request more than the max-min fair share of this service."""
+    asked: dict[str, float] = {}
+    for each in trace.interactions:
+        service = sum(call.input_tokens + 2 * call.output_tokens for call in each.calls)
+        asked[each.user] = asked.get(each.user, 0.0) + service / DURATION_S
+    left = service_per_s
+    ordered = sorted(asked, key=lambda user: (asked[user], user))
+    for number, user in enumerate(ordered):
+        if asked[user] > left / (len(ordered) - number):
+            return ordered[number:]
+        left -= asked[user]
+    return []
 
 
 def response_figures(setting: Setting, trace: Trace, histories: Histories) -> list[Report]:
-    """Return Figures 12, 13, 14 and 18 of these runs."""
+    """Return the figures of these runs."""
     order = by_requests(trace)
     over = over_share(trace, histories["fcfs"][0].total_per_s(60.0, 540.0))
-    under = [user for user in order if user not in over]
-    chosen = tuple(order[rank - 1] for rank in RANKS)
+    others = [user for user in order if user not in over]
+    chosen = [order[rank - 1] for rank in RANKS]
     columns = {
         column.name: column
         for column in (
@@ -86,39 +97,31 @@ def response_figures(setting: Setting, trace: Trace, histories: Histories) -> li
                 ReportColumn(f"{rank}th: greatest s", _greatest([user]), 1)
                 for rank, user in zip(RANKS, chosen, strict=True)
             ),
-            ReportColumn("under share: greatest s", _greatest(under), 1),
-            ReportColumn("under share: mean s", _mean(under), 1),
+            ReportColumn("under share: greatest s", _greatest(others), 1),
+            ReportColumn("under share: mean s", _mean(others), 1),
             ReportColumn("over share: mean s", _mean(over), 1),
             ReportColumn("all: greatest s", _greatest(order), 1),
-            ReportColumn("tok/s", lambda h: h.tokens_per_s),
             ReportColumn("refused %", lambda h: 100.0 * h.refused_share, 1),
         )
     }
-    by_profile = [_profiled(name) for name in _BY_PROFILE]
-    panels = {
-        12: tuple(Panel("response", (name,), clients=chosen) for name in ("fcfs", *_FAIR)),
-        13: (
-            Panel("response", (_LIMITS[0],), named=chosen),
-            *(Panel("response", (name,), clients=chosen) for name in _LIMITS[1:]),
-        ),
-        14: (Panel("throughput", (*_LIMITS, "fcfs", *_FAIR)),),
-        18: tuple(
-            Panel("response", (name,), named=tuple(over))
-            for name in ("fcfs", "lcf", *by_profile, OURS)
-        ),
-    }
-    text = (
-        f"Cost model {_COSTS.name} ({_COSTS.origin}), the loop of the paper's code, a pool of "
-        f"{_COSTS.kv_capacity_tokens:,} tokens; {setting.seeds} seeds: medians, and a claim holds if "
-        f"it does for each. Over their share are the clients {', '.join(over)}; {len(under)} are "
-        "under it."
-    )
-    return [
-        paper_figure(entry, columns, panels[entry["number"]]).report(
-            setting, text, {name: histories[name] for name in entry["systems"]}
+    groups = {"chosen": chosen, "over": over}
+    reports = []
+    for given in STUDY["recorded"]:
+        entry = figure_entry(given, "of_recorded")
+        runs = {name: histories[name] for name in entry["systems"]}
+        report = report_of(
+            entry,
+            columns,
+            setting,
+            runs,
+            costs=f"{_COSTS.name} ({_COSTS.origin})",
+            pool=f"{_COSTS.kv_capacity_tokens:,}",
+            over=", ".join(over),
+            others=len(others),
         )
-        for entry in recorded_entries()
-    ]
+        panels = panels_of(entry, runs, groups)
+        reports.append(drawn(setting, report, panels, across=3, legend=False))
+    return reports
 
 
 def _greatest(users: Sequence[str]) -> Callable[[ServiceHistory], float]:

@@ -17,17 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairserve.benchmarks.reproduce.report import (
-    Check,
-    Report,
-    ReportColumn,
-    ReportRow,
-    rows_of,
-    same_order,
-    within,
-)
-from fairserve.benchmarks.reproduce.setting import Setting, delayed
-from fairserve.benchmarks.reproduce.vtc.paper import OURS, Table, tables
+from fairserve.benchmarks.reproduce.report import Report
+from fairserve.benchmarks.reproduce.setting import Case, Setting, delayed, under
+from fairserve.benchmarks.reproduce.study import Entry, columns_of, read_study, report_of
 from fairserve.benchmarks.simulate.job import SimulationJob
 from fairserve.benchmarks.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.cost_model import COST_MODELS
@@ -39,12 +31,11 @@ from fairserve.scheduling.metrics import VTC_TABLES
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
+OURS = "fairserve"
+STUDY = read_study(__file__)
+"""The paper's tables and figures."""
+_COLUMNS = columns_of(STUDY["columns"])
 _COSTS = COST_MODELS["a10g-llama2-7b"]
-MAX = ReportColumn("max", lambda s: s["service_difference"]["max"], 1)
-AVG = ReportColumn("avg", lambda s: s["service_difference"]["avg"], 1)
-VAR = ReportColumn("var", lambda s: s["service_difference"]["var"])
-THROUGHPUT = ReportColumn("tok/s", lambda s: s["throughput_tokens_per_s"]["total"])
-_COLUMNS = (MAX, AVG, VAR, THROUGHPUT)
 NO_OPTIONS: Mapping[str, Any] = {}
 _OURS_OPTIONS = {"feeder.gamma": 2.0}
 """An output token weighs twice an input token, as in the paper's service."""
@@ -63,63 +54,50 @@ class ProfiledTenths(Profiled):
         return super().__call__(usage) / 10.0
 
 
-TABLES: Mapping[int, Table] = tables()
+TABLES: Mapping[int, Entry] = {entry["number"]: entry for entry in STUDY["table"]}
 """Tables of the paper by number."""
 
 
 def vtc_table2(setting: Setting) -> Report:
     """Reproduce Table 2: the recorded trace, linear cost."""
-    rows = _rows(setting, TABLES[2])
-    checks = []
-    for row in rows:
-        if not row.published:
-            continue
-        percent = 25 if row.name == "rpm-5" else 15
-        checks += [
-            within(f"{row.name}: throughput within 3 %", row, "tok/s", 0.03),
-            within(f"{row.name}: average within {percent} %", row, "avg", percent / 100),
-            within(f"{row.name}: maximum within 25 %", row, "max", 0.25),
-        ]
-    return _report("vtc-table2", TABLES[2].title, setting, rows, checks + _ordered(rows))
+    return _table(setting, TABLES[2], "vtc-table2")
 
 
 def vtc_tables(setting: Setting, numbers: Sequence[int] = (3, 4, 5, 6)) -> list[Report]:
     """Reproduce Tables 3 to 6: profiled cost, and length prediction."""
-    reports = []
-    for number in numbers:
-        rows = _rows(setting, TABLES[number])
-        [vtc] = [row for row in rows if row.name == "vtc"]
-        checks = [*_ordered(rows), within("vtc: maximum within 30 %", vtc, "max", 0.30)]
-        title = f"Table {number}, {TABLES[number].title}"
-        reports.append(_report("vtc-tables", title, setting, rows, checks))
-    return reports
+    return [_table(setting, TABLES[number], "vtc-tables") for number in numbers]
 
 
-def _rows(setting: Setting, table: Table) -> list[ReportRow]:
+def _table(setting: Setting, entry: Entry, name: str) -> Report:
     """Return the systems of a table, and ours. A seed of the recorded trace is a decode delay."""
-    options = _BY_PROFILE if table.profiled else _AS_CODED
-    cost = ProfiledTenths() if table.profiled else Linear()
-    windows = replace(VTC_TABLES, last_s=LENGTH_S * setting.scale - VTC_TABLES.step_s)
-    traces = _traces(setting, table.suite)
-    jobs = {
-        name: [
-            SimulationJob(
-                f"{name} ({seed + 1} of {setting.seeds})",
-                trace,
-                configured(name, options),
-                _COSTS if table.suite else delayed(_COSTS, seed),
-                ReplayOptions(seed=seed),
-                cost=cost,
-                demand_cost=Linear(),
-                windows=windows,
-            )
-            for seed, trace in enumerate(traces)
-        ]
-        for name in [*table.published, OURS]
-    }
-    names = [column.name for column in _COLUMNS]
-    known = {name: dict(zip(names, row, strict=True)) for name, row in table.published.items()}
-    return list(rows_of(_COLUMNS, setting.summaries(jobs), known).values())
+    profiled, suite = entry.get("profiled", False), entry.get("suite", "")
+    cases = [
+        Case(
+            SimulationJob,
+            trace=trace,
+            costs=_COSTS if suite else delayed(_COSTS, seed),
+            options=ReplayOptions(seed=seed),
+            cost=ProfiledTenths() if profiled else Linear(),
+            demand_cost=Linear(),
+            windows=replace(VTC_TABLES, last_s=LENGTH_S * setting.scale - VTC_TABLES.step_s),
+        )
+        for seed, trace in enumerate(_traces(setting, suite))
+    ]
+    options = _BY_PROFILE if profiled else _AS_CODED
+    systems = {each: configured(each, options) for each in [*entry["published"], OURS]}
+    return report_of(
+        {**STUDY["of_tables"], **entry, "name": name},
+        _COLUMNS,
+        setting,
+        setting.summaries(under(systems, cases)),
+        costs=f"{_COSTS.name} ({_COSTS.origin})",
+        pool=f"{_COSTS.kv_capacity_tokens:,}",
+    )
+
+
+def figure_entry(entry: Entry, common: str) -> Entry:
+    """Return the entry of a figure with what is common to those of its kind."""
+    return {**STUDY[common], **entry, "name": f"vtc-figure{entry['number']}"}
 
 
 def _traces(setting: Setting, suite: str) -> list[Trace]:
@@ -136,40 +114,3 @@ def configured(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> SystemConf
     if name == OURS:
         return system.with_options(_OURS_OPTIONS)
     return system.with_options(options) if system.local == "vtc" else system
-
-
-def _ordered(rows: list[ReportRow]) -> list[Check]:
-    """Check the published order, and that ours is not beaten."""
-    published = [row for row in rows if row.published]
-    return [
-        same_order("order by average", published, "avg"),
-        same_order("order by maximum", published, "max"),
-        _not_beaten(rows),
-    ]
-
-
-def _not_beaten(rows: list[ReportRow]) -> Check:
-    """Check that no system but an oracle is fairer and faster than ours, by more than the spread."""
-    [ours] = [row for row in rows if row.name == OURS]
-    better = [
-        row.name
-        for row in rows
-        if row is not ours
-        and row.name not in ("vtc-oracle", "vtc-noisy")
-        and row.measured["avg"].greatest < ours.measured["avg"].least
-        and row.measured["tok/s"].least > ours.measured["tok/s"].greatest
-    ]
-    seen = f"avg {ours.measured['avg'].value:,.1f}, {ours.measured['tok/s'].value:,.0f} tok/s"
-    claim = f"no system without an oracle beats {OURS} on average difference and throughput at once"
-    return Check(claim, not better, f"{seen}{'; beaten by ' if better else ''}{', '.join(better)}")
-
-
-def _report(
-    name: str, title: str, setting: Setting, rows: list[ReportRow], checks: list[Check]
-) -> Report:
-    text = (
-        f"Cost model {_COSTS.name} ({_COSTS.origin}), the loop and the lift of the paper's code, a pool "
-        f"of {_COSTS.kv_capacity_tokens:,} tokens; windows of 60 s at the centres of the paper's "
-        f"tables; medians of {setting.seeds} seeds with least and greatest."
-    )
-    return Report(name, f"VTC, {title}", text, _COLUMNS, rows, checks)

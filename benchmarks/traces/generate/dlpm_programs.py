@@ -82,8 +82,6 @@ class DlpmLoad:
 class DlpmWorkload:
     """A workload: programs and load."""
 
-    shown_in: str
-    """Figures of the paper that use it."""
     well_behaved: GeneratedProgram
     more_requests: GeneratedProgram
     longer_prefix: GeneratedProgram
@@ -101,28 +99,24 @@ class DlpmWorkload:
 DLPM_WORKLOADS: Mapping[str, DlpmWorkload] = MappingProxyType(
     {
         "long-context-qa": DlpmWorkload(
-            "Figure 7",
             LongContextQa(),
             LongContextQa(),
             LongContextQa(document_factor=2.0),
             DlpmLoad(1.0, flood=4.0),
         ),
         "tree-of-thoughts": DlpmWorkload(
-            "Figure 7",
             TreeOfThoughts(),
             TreeOfThoughts(branches=4),
             TreeOfThoughts(question_factor=10.0),
             DlpmLoad(0.2),
         ),
         "judge": DlpmWorkload(
-            "Figure 7",
             Judge(),
             Judge(dimensions=16),
             Judge(extra_tokens=600),
             DlpmLoad(1.0),
         ),
         "chat": DlpmWorkload(
-            "none; in Figure 8 recorded conversations are replayed",
             Chat(),
             Chat(),
             Chat(system_tokens=600),
@@ -134,39 +128,34 @@ DLPM_WORKLOADS: Mapping[str, DlpmWorkload] = MappingProxyType(
 
 
 def generate_dlpm(
-    workload: str | DlpmWorkload,
+    workload: str,
     misbehaviour: Misbehaviour | str,
     seed: int,
     *,
     load: DlpmLoad | None = None,
-    share_system: bool = False,
 ) -> Trace:
     """Return the trace of a workload; clients are ``client-0`` (misbehaving first), ``client-1``, ...
 
     ``load`` replaces the workload's own. Groups are ``misbehaving`` and ``well-behaved``. Raises
     ValueError for an unknown workload or misbehaviour.
     """
-    name = "programs"
-    if isinstance(workload, str):
-        if workload not in DLPM_WORKLOADS:
-            raise ValueError(f"no workload {workload!r}; there are {', '.join(DLPM_WORKLOADS)}")
-        name, workload = workload, DLPM_WORKLOADS[workload]
+    if workload not in DLPM_WORKLOADS:
+        raise ValueError(f"no workload {workload!r}; there are {', '.join(DLPM_WORKLOADS)}")
     if misbehaviour not in list(Misbehaviour):
         allowed = ", ".join(Misbehaviour)
         raise ValueError(f"no misbehaviour {misbehaviour!r}; there are {allowed}")
     misbehaviour = Misbehaviour(misbehaviour)
-    load = load or workload.load
+    programs = DLPM_WORKLOADS[workload]
+    load = load or programs.load
     clients = []
     for index in range(load.clients):
         wrong = index < load.misbehaving and misbehaviour is not Misbehaviour.NONE
         clients.append(
             ProgramClient(
                 user=f"client-{index}",
-                program=workload.program(misbehaviour if wrong else Misbehaviour.NONE),
+                program=programs.program(misbehaviour if wrong else Misbehaviour.NONE),
                 arrivals=load.arrivals(wrong and misbehaviour is Misbehaviour.MORE_REQUESTS),
                 group="misbehaving" if wrong else "well-behaved",
             )
         )
-    return generate_programs(
-        f"{name}-{misbehaviour}", clients, load.duration_s, seed, share_system=share_system
-    )
+    return generate_programs(f"{workload}-{misbehaviour}", clients, load.duration_s, seed)

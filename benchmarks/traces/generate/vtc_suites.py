@@ -59,8 +59,6 @@ class SuiteClient:
 class VtcSuite:
     """An experiment. Raises ValueError without clients, or for a duration that is not positive."""
 
-    shown_in: str
-    """Figures and tables of the paper that use it."""
     clients: tuple[SuiteClient, ...]
     duration_s: float = 600.0
     pool_tokens: int = 10_000
@@ -88,11 +86,9 @@ def _even(*rates: float, tokens: int = 256) -> tuple[SuiteClient, ...]:
     return tuple(SuiteClient(EvenArrivals(rate), tokens, tokens) for rate in rates)
 
 
-def _ablation(shown_in: str, pool_tokens: int, tokens: int) -> VtcSuite:
+def _ablation(pool_tokens: int, tokens: int) -> VtcSuite:
     rates = (4096 / (2 * tokens), 8192 / (2 * tokens))
-    return VtcSuite(
-        shown_in, _even(*rates, tokens=tokens), pool_tokens=pool_tokens, server="a100-llama2-13b"
-    )
+    return VtcSuite(_even(*rates, tokens=tokens), pool_tokens=pool_tokens, server="a100-llama2-13b")
 
 
 _SHIFT = (
@@ -107,76 +103,59 @@ _SHIFT = (
     ),
     SuiteClient(
         PhasedArrivals(
-            (
-                (300.0, EvenArrivals(2.0)),
-                (300.0, EvenArrivals(1.0)),
-                (300.0, EvenArrivals(1.5)),
-            )
+            ((300.0, EvenArrivals(2.0)), (300.0, EvenArrivals(1.0)), (300.0, EvenArrivals(1.5)))
         )
     ),
 )
 
 VTC_SUITES: Mapping[str, VtcSuite] = MappingProxyType(
     {
-        "overload": VtcSuite("Figure 3; Table 4 with the profiled cost", _even(1.5, 3.0), 360.0),
-        "three-clients": VtcSuite("Figure 4", _even(0.25, 0.5, 1.5)),
-        "on-off-below-share": VtcSuite(
-            "Figure 5", (SuiteClient(OnOffArrivals(EvenArrivals(0.5))), *_even(2.0))
+        "overload": VtcSuite(_even(1.5, 3.0), 360.0),  # Figure 3; Table 4 by the profiled cost
+        "three-clients": VtcSuite(_even(0.25, 0.5, 1.5)),  # Figure 4
+        "on-off-below-share": VtcSuite(  # Figure 5
+            (SuiteClient(OnOffArrivals(EvenArrivals(0.5))), *_even(2.0))
         ),
-        "on-off-above-share": VtcSuite(
-            "Figure 6", (SuiteClient(OnOffArrivals(EvenArrivals(2.0))), *_even(3.0))
+        "on-off-above-share": VtcSuite(  # Figure 6
+            (SuiteClient(OnOffArrivals(EvenArrivals(2.0))), *_even(3.0))
         ),
-        "short-and-long": VtcSuite(
-            "Figure 7",
-            (
-                SuiteClient(GammaArrivals(8.0), 64, 64),
-                SuiteClient(GammaArrivals(1.5), 256, 256),
-            ),
+        "short-and-long": VtcSuite(  # Figure 7
+            (SuiteClient(GammaArrivals(8.0), 64, 64), SuiteClient(GammaArrivals(1.5), 256, 256))
         ),
-        "long-output-and-long-input": VtcSuite(
-            "Figure 8",
-            (
-                SuiteClient(GammaArrivals(8.0), 64, 512),
-                SuiteClient(GammaArrivals(1.5), 512, 64),
-            ),
+        "long-output-and-long-input": VtcSuite(  # Figure 8
+            (SuiteClient(GammaArrivals(8.0), 64, 512), SuiteClient(GammaArrivals(1.5), 512, 64))
         ),
-        "increase": VtcSuite(
-            "Figure 9",
+        "increase": VtcSuite(  # Figure 9
             (
                 SuiteClient(EvenArrivals(0.5), group="well-behaved"),
                 SuiteClient(RampArrivals(0.2, 2.0), group="misbehaving"),
-            ),
+            )
         ),
-        "shift": VtcSuite("Figure 10", _SHIFT, duration_s=900.0),
-        "pool-35000": _ablation("Figure 15(a), and 256*2 of 15(b)", 35_000, 256),
-        "pool-65000": _ablation("Figure 15(a)", 65_000, 256),
-        "length-512": _ablation("Figure 15(b)", 35_000, 512),
-        "length-768": _ablation("Figure 15(b)", 35_000, 768),
-        "weighted": VtcSuite(
-            "Figure 16",
-            tuple(SuiteClient(EvenArrivals(2.0), weight=weight) for weight in (1.0, 2.0, 3.0, 4.0)),
+        "shift": VtcSuite(_SHIFT, duration_s=900.0),  # Figure 10
+        "pool-35000": _ablation(35_000, 256),  # Figure 15(a), and 256*2 of 15(b)
+        "pool-65000": _ablation(65_000, 256),  # Figure 15(a)
+        "length-512": _ablation(35_000, 512),  # Figure 15(b)
+        "length-768": _ablation(35_000, 768),  # Figure 15(b)
+        "weighted": VtcSuite(  # Figure 16
+            tuple(SuiteClient(EvenArrivals(2.0), weight=weight) for weight in (1.0, 2.0, 3.0, 4.0))
         ),
-        "backlogged-2": VtcSuite("Figure 19 left, Table 5", _even(1.5, 3.0), 360.0),
-        "backlogged-8": VtcSuite("Figure 19 right, Table 6", _even(*[0.4] * 3, *[0.6] * 5), 360.0),
+        "backlogged-2": VtcSuite(_even(1.5, 3.0), 360.0),  # Figure 19 left, Table 5
+        "backlogged-8": VtcSuite(_even(*[0.4] * 3, *[0.6] * 5), 360.0),  # Figure 19 right, Table 6
     }
 )
 """Experiments by name."""
 
 
-def generate_vtc_suite(suite: str | VtcSuite, seed: int, until_s: float | None = None) -> Trace:
+def generate_vtc_suite(name: str, seed: int, until_s: float | None = None) -> Trace:
     """Return the trace of an experiment, or its first ``until_s`` seconds.
 
     Every client has a separate random stream. Raises ValueError for an unknown experiment, or if
     ``until_s`` is not positive.
     """
-    if isinstance(suite, str):
-        if suite not in VTC_SUITES:
-            raise ValueError(f"no VTC suite {suite!r}; there are {', '.join(VTC_SUITES)}")
-        name, suite = f"vtc-{suite}", VTC_SUITES[suite]
-    else:
-        name = "vtc"
+    if name not in VTC_SUITES:
+        raise ValueError(f"no VTC suite {name!r}; there are {', '.join(VTC_SUITES)}")
     if until_s is not None:
         positive("until_s", until_s)
+    suite = VTC_SUITES[name]
     streams = np.random.default_rng(seed).spawn(len(suite.clients))
     interactions = []
     for index, (client, rng) in enumerate(zip(suite.clients, streams, strict=True)):
@@ -196,4 +175,4 @@ def generate_vtc_suite(suite: str | VtcSuite, seed: int, until_s: float | None =
                     group=client.group,
                 )
             )
-    return Trace(name, BLOCK_TOKENS, ()).with_interactions(interactions)
+    return Trace(f"vtc-{name}", BLOCK_TOKENS, ()).with_interactions(interactions)

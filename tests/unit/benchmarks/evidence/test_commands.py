@@ -15,7 +15,7 @@ from fairserve.benchmarks.evidence.origin import (
     write_figures,
 )
 from fairserve.benchmarks.evidence.reports import Evidence
-from fairserve.benchmarks.reproduce.report import Report, ReportColumn, ReportRow, spread
+from fairserve.benchmarks.reproduce.report import Report, ReportColumn, ReportRow, ReportSpread
 from fairserve.platform.server import cli
 
 REPORTS = {
@@ -111,7 +111,7 @@ def test_new_figures_of_a_short_case_are_committed_and_make_its_reports_stale(
     capsys, results, monkeypatch
 ):
     columns = [ReportColumn("avg", float)]
-    made = Report("quick", "", "", columns, [ReportRow("vtc", {"avg": spread([9.0])})], [])
+    made = Report("quick", "", "", columns, [ReportRow("vtc", {"avg": ReportSpread((9.0,))})], [])
     monkeypatch.setattr(short_cases, "SHORT_CASES", {"quick": lambda: made})
     code, out, _ = run(capsys, results, "short-cases", "quick")
     assert code == 0

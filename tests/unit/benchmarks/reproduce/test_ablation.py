@@ -5,9 +5,9 @@ import pytest
 from fairserve.benchmarks.reproduce.default import tuning
 from fairserve.benchmarks.reproduce.default.ablation import (
     DEFAULT,
-    SUMMARY,
     earns,
     reports_of,
+    summary_of,
     variants,
 )
 from fairserve.benchmarks.reproduce.default.cells import chat
@@ -61,10 +61,9 @@ def test_a_variant_is_compared_with_the_default_under_the_same_seed():
 
 
 def test_a_variant_that_does_nothing_in_time_in_some_cell_has_a_mean():
-    columns = {column.name: column for column in SUMMARY}
     nothing = {"tok/s in time": [0.0, 1.0], "least satisfied": [-1.0, 0.0], "tail (s)": [2.0, 1.0]}
-    assert columns["tok/s in time"].of(nothing) == pytest.approx(0.1)
-    assert columns["worst cell"].of(nothing) == 0.0
+    assert summary_of(nothing)["work"] == pytest.approx(0.1)
+    assert summary_of(nothing)["work_worst"] == 0.0
 
 
 def test_the_best_settings_are_within_their_grids():
@@ -76,7 +75,7 @@ def test_the_best_settings_are_within_their_grids():
 def test_the_best_setting_of_a_grid_is_found():
     grids = {"vtc": [{}, {"local.predict": "mean"}]}
     setting = Setting(seeds=1, scale=0.02)
-    report = tuning.report_of(setting, {"chat": chat(setting)}, grids)
+    report = tuning.tuning_of(setting, {"chat": chat(setting)}, grids)
     products = [r.measured["product"].value for r in report.rows]
     [check] = report.checks
     assert check.seen.startswith(report.rows[products.index(max(products))].name)

@@ -5,13 +5,8 @@ from collections import Counter
 import pytest
 
 from fairserve.benchmarks.reproduce.fairserve import paper
-from fairserve.benchmarks.reproduce.fairserve.workload import (
-    RPM,
-    mix_trace,
-    simulate_mix,
-    simulate_three_apps,
-    three_apps,
-)
+from fairserve.benchmarks.reproduce.fairserve.paper import fairserve_paper
+from fairserve.benchmarks.reproduce.fairserve.workload import mix_trace, three_apps
 from fairserve.benchmarks.reproduce.main import EXPERIMENTS
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.traces.generate.agent_mix import TABLE_4
@@ -23,34 +18,28 @@ pytestmark = pytest.mark.deep  # test_golden.py has short runs of them
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory):
-    return Setting(seeds=1, scale=0.25, plots=tmp_path_factory.mktemp("plots"))
+def mix():
+    return fairserve_paper(Setting(seeds=1, scale=0.25), ["table3", "figure8", "figure9"])
 
 
 @pytest.fixture(scope="module")
-def mix(setting):
-    return simulate_mix(setting)
+def table3(mix):
+    return mix[0]
 
 
 @pytest.fixture(scope="module")
-def table3(setting, mix):
-    return paper.table3(setting, mix)
+def figure8(mix):
+    return mix[1]
 
 
 @pytest.fixture(scope="module")
-def figure8(setting, mix):
-    return paper.figure8(setting, mix)
-
-
-@pytest.fixture(scope="module")
-def figure9(setting, mix):
-    return paper.figure9(setting, mix)
+def figure9(mix):
+    return mix[2]
 
 
 @pytest.fixture(scope="module")
 def table4():
-    setting = Setting(seeds=1)
-    return paper.table4(setting, simulate_three_apps(setting))
+    return fairserve_paper(Setting(seeds=1), ["table4"])[0]
 
 
 def of(report, row, column):
@@ -58,15 +47,16 @@ def of(report, row, column):
     return found.measured[column].value
 
 
-def test_one_command_makes_the_four_parts(monkeypatch):
-    assert EXPERIMENTS["fairserve-paper"] is paper.fairserve_paper
-    assert not [name for name in EXPERIMENTS if name.startswith(("fairserve-t", "fairserve-f"))]
+def test_one_command_makes_the_four_parts_of_two_simulations(monkeypatch):
+    assert EXPERIMENTS["fairserve-paper"] is fairserve_paper
     simulated = []
-    monkeypatch.setattr(paper, "simulate_mix", lambda setting: simulated.append("mix"))
-    monkeypatch.setattr(paper, "simulate_three_apps", lambda setting: simulated.append("apps"))
-    for part in ("table3", "table4", "figure8", "figure9"):
-        monkeypatch.setattr(paper, part, lambda setting, seen, part=part: part)
-    assert paper.fairserve_paper(Setting()) == ["table3", "table4", "figure8", "figure9"]
+    runs = {name: [{"apps": {}}] for name in SYSTEMS}
+    monkeypatch.setattr(paper, "simulate_mix", lambda setting: simulated.append("mix") or runs)
+    monkeypatch.setattr(
+        paper, "simulate_three_apps", lambda setting: simulated.append("apps") or runs
+    )
+    names = [report.name for report in fairserve_paper(Setting(seeds=1))]
+    assert names == [f"fairserve-{part}" for part in ("table3", "table4", "figure8", "figure9")]
     assert simulated == ["mix", "apps"]
 
 
@@ -77,7 +67,7 @@ def test_every_table_has_the_baselines_and_the_default(table3, table4, figure8):
             *("rpm", "vtc", "fs-wi"),
             *(() if report is figure8 else ("fs-w",)),
         }
-    [rpm] = [row for row in table3.rows if row.name == RPM]
+    [rpm] = [row for row in table3.rows if row.name == "rpm"]
     assert rpm.published["requests served %"] == 51.52
     assert rpm.published["users served, interactions %"] == 87.64
 
@@ -167,8 +157,3 @@ def test_the_load_of_the_well_behaved_is_the_same_under_every_seed(seed):
 def test_vtc_gives_the_light_app_more_than_fcfs(table4):
     assert of(table4, "vtc", "app-12: served") > 1.2 * of(table4, "fcfs", "app-12: served")
     assert of(table4, "fairserve", "tokens wasted") < of(table4, "vtc", "tokens wasted")
-
-
-def test_a_plot_is_drawn(setting, figure8):
-    [name] = figure8.plots
-    assert (setting.plots / name).read_bytes().startswith(b"\x89PNG")

@@ -10,7 +10,7 @@ from fairserve.benchmarks.evidence import short_cases
 from fairserve.benchmarks.evidence.origin import read_figures
 from fairserve.benchmarks.evidence.reports import EVIDENCE
 from fairserve.benchmarks.evidence.short_cases import SHORT_CASES, differences, figures_of
-from fairserve.benchmarks.reproduce.report import Report, ReportColumn, ReportRow, spread
+from fairserve.benchmarks.reproduce.report import Report, ReportColumn, ReportRow, ReportSpread
 
 
 @pytest.mark.parametrize("name", SHORT_CASES)
@@ -26,7 +26,7 @@ def test_each_case_is_committed_and_covers_a_report():
 def test_a_system_has_figures_in_each_report_of_a_case(monkeypatch):
     columns = [ReportColumn("avg", float)]
     made = [
-        Report("many", title, "setting", columns, [ReportRow("vtc", {"avg": spread([value])})], [])
+        Report("many", title, "", columns, [ReportRow("vtc", {"avg": ReportSpread((value,))})], [])
         for title, value in (("first", 1.0), ("second", 2.0))
     ]
     monkeypatch.setattr(short_cases, "SHORT_CASES", {"many": lambda: made})

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fairserve.benchmarks.reproduce.default.costs import OURS
-from fairserve.benchmarks.reproduce.default.headline import OTHERS, claims
+from fairserve.benchmarks.reproduce.default.headline import OTHERS, OURS, claims
 from fairserve.benchmarks.reproduce.report import ReportRow, ReportSpread
 
 GOOD = {OURS: (100.0, 0.9, 1.0)} | dict.fromkeys(OTHERS, (90.0, 0.5, 4.0))
@@ -15,15 +14,15 @@ def cell(**changes):
     changed = {name.replace("_", "-"): figures for name, figures in changes.items()}
     names = ("tok/s in time", "least satisfied", "tail (s)")
     return {
-        ("chat", name): ReportRow(
-            name, {column: ReportSpread(v, v, v) for column, v in zip(names, figures, strict=True)}
+        f"chat: {name}": ReportRow(
+            name, {column: ReportSpread((v,)) for column, v in zip(names, figures, strict=True)}
         )
         for name, figures in (GOOD | changed).items()
     }
 
 
 def failed(**changes):
-    return [check.claim for check in claims(cell(**changes)) if not check.holds]
+    return [check.claim for check in claims(cell(**changes), ["chat"]) if not check.holds]
 
 
 def test_good_figures_pass():

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import pytest
 from shared_traces import shared_trace
@@ -14,8 +15,8 @@ from fairserve.benchmarks.reproduce.profiles.contest import (
     honest_runs,
 )
 from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S, ServiceWindows
-from fairserve.benchmarks.reproduce.report import ReportRow, ReportSpread
 from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.reproduce.study import statements_of
 from fairserve.benchmarks.simulate.job import run_job
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.background.jobs.jobs import PROFILES_INTERVAL_S
@@ -122,46 +123,6 @@ def test_a_gain_has_a_size_and_a_duration():
     assert levers.compared(summary((12, 12, 12, 12)), summary((10,) * 4))["until"] == 0.0
 
 
-def lever_row(name, declared=2.5, learned=1.0, others=1.0, late=1.0, slices=1.0):
-    values = (declared, 1.0, learned, others, late, 0.0, slices, slices)
-    return ReportRow(
-        name,
-        {c.name: ReportSpread(v, v, v) for c, v in zip(levers.COLUMNS, values, strict=True)},
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({}, ""),
-        ({"learned": 1.3}, "gains at most"),
-        ({"late": 1.2}, "in the last quarter"),
-        ({"others": 0.7}, "the honest keep"),
-        ({"declared": 1.4}, "declared only"),
-    ],
-)
-def test_a_claim_about_levers_fails_on_disagreeing_figures(change, words):
-    checks = levers.claims({levers.DECLARES: lever_row(levers.DECLARES, **change)})
-    assert [words in check.claim for check in checks if not check.holds] == [True] * bool(words)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({}, []),
-        ({"declared": 1.2}, ["declared, a constant prompt gains"]),
-        ({"learned": 1.15}, ["learned, a constant prompt gains"]),
-        ({"slices": 0.9}, ["declared, beside it", "learned, beside it"]),
-    ],
-)
-def test_claims_about_constant_prompts_are_checked(change, words):
-    name = next(iter(levers.CONSTANT_PROMPTS))
-    checks = levers.claims({name: lever_row(name, **{"declared": 1.0} | change)})
-    failed = [check.claim for check in checks if not check.holds]
-    assert len(failed) == len(words), failed
-    assert all(claim.startswith(word) for claim, word in zip(failed, words, strict=True))
-
-
 def test_a_cached_constant_prompt_buys_no_service():
     """With a prompt of 16k tokens that is always cached, honest tenants keep their slices.
 
@@ -191,15 +152,6 @@ def test_a_cap_protects_siblings_of_a_padding_app():
     assert without < 0.6
     assert min(capped) > 0.9
     assert all(check.holds for check in report.checks)
-
-
-def test_gains_despite_learning_are_reported():
-    name = levers.MERGES
-    rows = {name: lever_row(name, learned=1.7), "other": lever_row("other")}
-    checks = levers.claims(rows)
-    assert [check.claim for check in checks if not check.holds] == [
-        f"learned, no gain over {levers.BOUND:g} times: {name}"
-    ]
 
 
 # --- convergence ----------------------------------------------------------------------------------
@@ -268,33 +220,23 @@ def test_convergence_time_of_the_call_size():
     assert never["interactions"] == math.inf
 
 
-def convergence_row(interactions=5.0, worst=1.1, learned=1.0, declared=3.0):
-    values = (1.0, 1.0, interactions, worst, 3.0, declared, learned, 1.0)
-    figures = {
-        c.name: ReportSpread(v, v, v) for c, v in zip(convergence.COLUMNS, values, strict=True)
-    }
-    return ReportRow("app", figures)
-
-
-@pytest.mark.parametrize(
-    ("change", "wrong"),
-    [
-        ({}, []),
-        ({"interactions": 201.0}, [0]),
-        ({"interactions": math.inf}, [0]),
-        ({"worst": 2.1}, [1]),
-        ({"learned": 0.7}, [2]),
-        ({"declared": 1.2}, [3]),
-    ],
-)
-def test_a_claim_about_convergence_fails_on_disagreeing_figures(change, wrong):
-    checks = convergence.claims([convergence_row(**change)])
-    assert [number for number, check in enumerate(checks) if not check.holds] == wrong
-
-
 def test_the_typical_call_size_is_weighted_by_number():
     true = by.larger_from(backlogged_apps.profiles_of(Trace("", 16, tuple(RUNS)))[CHEAT], 1.0, 1)
     twice_deep = by.larger_from(true, 2.0, 4)
     assert backlogged_apps.typical_size(true, true, {1: 5, 4: 1}) == 1.0
     assert backlogged_apps.typical_size(twice_deep, true, {4: 7}) == pytest.approx(2.0)
     assert 1.0 < backlogged_apps.typical_size(twice_deep, true, {1: 50, 4: 1}) < 1.1
+
+
+def test_patterns_of_statements_match_what_they_mean():
+    apps = [f"{name}, 10x too large" for name in (*convergence.APPS, convergence.LONG)]
+    for entry, names in zip(
+        levers._STUDY["report"], (apps, [*levers.LEVERS], [*levers.CAPPED]), strict=True
+    ):
+        for statement in statements_of(entry["statements"]):
+            for pattern in (*statement.rows, *statement.but, statement.row or "*"):
+                assert any(fnmatchcase(name, pattern) for name in names), pattern
+    constant = {name for name in levers.LEVERS if fnmatchcase(name, "a constant *")}
+    assert constant | {"the same system prompt of 16,384 tokens in every third run"} == {
+        *levers.CONSTANT_PROMPTS
+    }

@@ -13,7 +13,13 @@ from fairserve.benchmarks.evidence.origin import (
 )
 from fairserve.benchmarks.evidence.reports import EVIDENCE
 from fairserve.benchmarks.reproduce import main as command
-from fairserve.benchmarks.reproduce.report import Check, Report, ReportColumn, ReportRow, spread
+from fairserve.benchmarks.reproduce.report import (
+    Check,
+    Report,
+    ReportColumn,
+    ReportRow,
+    ReportSpread,
+)
 from fairserve.benchmarks.reproduce.setting import delayed
 from fairserve.benchmarks.reproduce.vtc.tables import vtc_tables
 from fairserve.engine.simulated.cost_model import COST_MODELS
@@ -24,11 +30,10 @@ X = ReportColumn("x", lambda run: run)
 
 
 def report(name, setting):
-    seen = [float(seed) for seed in range(setting.seeds)]
+    seen = ReportSpread(tuple(float(seed) for seed in range(setting.seeds)))
     checks = [Check("claim", True, "seen")]
-    return Report(
-        name, f"title of {name}", "setting", (X,), [ReportRow("row", {"x": spread(seen)})], checks
-    )
+    rows = [ReportRow("row", {"x": seen})]
+    return Report(name, f"title of {name}", "setting", (X,), rows, checks)
 
 
 @pytest.fixture

@@ -178,10 +178,11 @@ def per_client(trace, count):
 def test_misbehaviours_add_calls_or_tokens():
     load = DlpmLoad(0.5, duration_s=400.0, flood=4.0)
     for name, factor in [("tree-of-thoughts", 340 / 30), ("judge", 17 / 3)]:
-        trace = generate_dlpm(name, "S1", 0, load=replace(load, flood=1.0))
+        trace = generate_dlpm(name, Misbehaviour.MORE_REQUESTS, 0, load=replace(load, flood=1.0))
         wrong, *right = per_client(trace, lambda i: len(i.calls))
         assert wrong / np.mean(right) == pytest.approx(factor, rel=0.25)
-    wrong, *right = per_client(generate_dlpm("long-context-qa", "S1", 0, load=load), lambda i: 1)
+    flood = generate_dlpm("long-context-qa", Misbehaviour.MORE_REQUESTS, 0, load=load)
+    wrong, *right = per_client(flood, lambda i: 1)
     assert wrong / np.mean(right) == pytest.approx(4.0, rel=0.15)
     for name, added in [
         ("tree-of-thoughts", 9 * 78.8),
@@ -190,7 +191,9 @@ def test_misbehaviours_add_calls_or_tokens():
         ("chat", 600),
     ]:
         long_s = 4000.0 if name == "long-context-qa" else load.duration_s
-        trace = generate_dlpm(name, "S2", 0, load=replace(load, duration_s=long_s))
+        trace = generate_dlpm(
+            name, Misbehaviour.LONGER_PREFIX, 0, load=replace(load, duration_s=long_s)
+        )
         prompts = {"misbehaving": [], "well-behaved": []}
         for interaction in trace.interactions:
             prompts[interaction.group] += [c.prompt_tokens for c in interaction.calls[:1]]
@@ -201,17 +204,11 @@ def test_misbehaviours_add_calls_or_tokens():
 def test_the_load_grows_with_the_workers():
     base = DlpmLoad(1.0, duration_s=60.0)
     one, eight = (
-        len(generate_dlpm("judge", "none", 0, load=replace(base, workers=workers)))
+        len(generate_dlpm("judge", Misbehaviour.NONE, 0, load=replace(base, workers=workers)))
         for workers in (1, 8)
     )
     assert one == pytest.approx(180, rel=0.2)
     assert eight == pytest.approx(1440, rel=0.1)
-
-
-def test_a_workload_can_be_customised():
-    workload = replace(DLPM_WORKLOADS["judge"], more_requests=Judge(dimensions=5))
-    trace = generate_dlpm(workload, "S1", 0)
-    assert {len(i.calls) for i in trace.interactions if i.group == "misbehaving"} == {6}
 
 
 @pytest.mark.parametrize(

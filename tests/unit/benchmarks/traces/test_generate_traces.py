@@ -117,13 +117,7 @@ def test_an_id_always_follows_the_same_id(trace):
                 last = block
 
 
-def test_system_prompts_are_shared_only_as_configured():
-    def first_blocks(share_system):
-        trace = generate_dlpm(
-            "judge", Misbehaviour.NONE, 0, share_system=share_system
-        )  # system prompts of four blocks
-        return {i.user: {next(c.block_ids) for c in i.calls} for i in trace.interactions}
-
-    own = first_blocks(False)
+def test_a_client_has_a_system_prompt_of_its_own():
+    trace = generate_dlpm("judge", Misbehaviour.NONE, 0)  # system prompts of four blocks
+    own = {i.user: {next(c.block_ids) for c in i.calls} for i in trace.interactions}
     assert len(own) == len(set.union(*own.values())) == 3
-    assert len(set.union(*first_blocks(True).values())) == 1

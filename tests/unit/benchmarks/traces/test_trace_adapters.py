@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from fairserve.benchmarks.traces.mooncake import MooncakeOptions
 from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.model import Interaction, TraceCall, TraceError
@@ -153,44 +152,3 @@ def test_a_mooncake_request_needs_every_key(tmp_path, key):
     path = mooncake(tmp_path, request(0, 1025, [0]), bad)
     with pytest.raises(TraceError, match=rf"m\.jsonl:2: {key} is missing; needed are timestamp"):
         read_trace(path)
-
-
-def sessions(tmp_path, *records):
-    options = MooncakeOptions(infer_sessions=True)
-    trace = read_trace(mooncake(tmp_path, *records), mooncake=options)
-    assert trace.block_tokens == 512
-    return {i.interaction_id: [c.prompt_tokens for c in i.calls] for i in trace.interactions}
-
-
-def test_a_prompt_that_extends_an_earlier_one_continues_its_session(tmp_path):
-    records = [
-        request(0, 1030, [0, 1, 90]),
-        request(1000, 1040, [0, 2, 91]),
-        request(3000, 2050, [0, 1, 3, 4, 92]),
-        request(7000, 2060, [0, 1, 3, 4, 93]),  # no full block is new
-    ]
-    assert sessions(tmp_path, *records) == {"1": [1030, 2050, 2060], "2": [1040]}
-    options = MooncakeOptions(infer_sessions=True)
-    first = read_trace(mooncake(tmp_path, *records), mooncake=options).interactions[0]
-    assert [(c.call_id, c.deps, c.gap_s) for c in first.calls] == [
-        ("0", (), 0.0),
-        ("1", ("0",), 3.0),
-        ("2", ("1",), 4.0),
-    ]
-    assert len(read_trace(mooncake(tmp_path, *records))) == 4  # the default
-
-
-def test_a_prompt_is_continued_once_longest_match_first(tmp_path):
-    assert sessions(
-        tmp_path,
-        request(0, 1024, [0, 1]),
-        request(1, 1026, [0, 2]),
-        request(2, 1540, [0, 1, 5]),
-        request(3, 1541, [0, 1, 6]),
-        request(4, 2048, [0, 1, 6, 7]),
-    ) == {"1": [1024, 1540], "2": [1026], "4": [1541, 2048]}
-
-
-def test_a_shared_first_block_alone_is_no_continuation(tmp_path):
-    records = [request(0, 512, [0]), request(1, 1024, [0, 1])]
-    assert sessions(tmp_path, *records) == {"1": [512], "2": [1024]}

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.benchmarks.traces import assignment
 from fairserve.benchmarks.traces.assignment import (
     arrive_at_once,
     arrive_evenly,
@@ -88,8 +87,6 @@ def test_groups_are_kept_without_abusive_users():
         (assign_users, {"users": 9, "skew": 1.0}),
         (assign_tenants, {"tenants": 9}),
         (arrive_poisson, {"rate_per_s": 3.0}),
-        (arrive_evenly, {"rate_per_s": 3.0, "shuffle": True}),
-        (arrive_at_once, {"shuffle": True}),
     ],
 )
 def test_rules_are_determined_by_their_seed_and_copy_the_trace(rule, options):
@@ -133,19 +130,10 @@ def test_arrivals_are_even_or_simultaneous():
     assert ids(arrive_at_once(trace_of(4))) == ids(trace_of(4))
 
 
-@pytest.mark.parametrize("rule", ["arrive_poisson", "arrive_evenly", "arrive_at_once"])
-def test_a_shuffle_changes_the_order(rule):
-    options = {} if rule == "arrive_at_once" else {"rate_per_s": 1.0}
-    trace = getattr(assignment, rule)(trace_of(50), shuffle=True, seed=1, **options)
-    assert ids(trace) != ids(trace_of(50))
-    assert arrivals(trace) == sorted(arrivals(trace))
-
-
-def test_time_is_scaled_with_or_without_gaps():
+def test_time_is_scaled_without_gaps():
     trace = scale_time(trace_of(3), 0.5)
     assert arrivals(trace) == [0.0, 0.5, 1.0]
     assert trace.interactions[0].calls[0].gap_s == 2.0
-    assert scale_time(trace_of(3), 0.5, gaps=True).interactions[0].calls[0].gap_s == 1.0
 
 
 def test_traces_are_cut():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from shared_traces import shared_trace
 
-from fairserve.benchmarks.traces.mooncake import MooncakeOptions
 from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.benchmarks.traces.servegen import ServeGenOptions
 from fairserve.engine.simulated.traces.interaction_file import write_trace
@@ -131,20 +130,6 @@ def test_mooncake_matches_its_description():
     assert np.quantile(outputs, [0.5, 0.95]) == pytest.approx([350, 698], abs=1)
     # 36.6 % in the description, which includes incomplete last blocks: they are rarely shared.
     assert hit_rates(trace)[0] == pytest.approx(0.3819, abs=5e-5)
-
-
-@pytest.mark.deep
-def test_mooncake_sessions_match_their_description():
-    path = shared_trace("mooncake_conversation_trace.jsonl.gz")
-    trace = read_trace(path, mooncake=MooncakeOptions(infer_sessions=True))
-    assert trace.calls == 12_031
-    # The description finds 8,028 sessions, 6,000 of one request, by a rule that it does not state.
-    assert len(trace) == pytest.approx(8028, rel=0.01)
-    lengths = [len(run.calls) for run in trace.interactions]
-    assert lengths.count(1) == pytest.approx(6000, rel=0.015)
-    assert max(lengths) == 43
-    gaps = [call.gap_s for run in trace.interactions for call in run.calls[1:]]
-    assert np.median(gaps) == pytest.approx(123, abs=0.5)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fairserve.benchmarks.reproduce.service_history import ServiceHistory
+from fairserve.benchmarks.reproduce.vtc.service_history import ServiceHistory
 from fairserve.benchmarks.simulate.curves import Curves, curves_of
 from fairserve.interactions.call import TokenUsage
 from fairserve.scheduling.fairness.cost import Linear
