@@ -155,6 +155,22 @@ async def test_a_requested_job_runs_early(world):
     await jobs.stop()
 
 
+async def test_a_reload_changes_the_settings_of_running_jobs(world):
+    seen = []
+    world.job = Job("work", "works", world.job.interval_s, lambda context, _: _noted(seen, context))
+    jobs = JobsInProcess({"work": world.job}, world.context)
+    jobs.start()
+    await until(lambda: seen)
+    jobs.reload(world.context.settings.changed(usage_retention_days=11))
+    await until(lambda: seen[-1] == 11)
+    await jobs.stop()
+
+
+def _noted(seen, context):
+    seen.append(context.settings.reporting.usage_retention_days)
+    return 0
+
+
 async def test_a_failure_does_not_end_the_loop_of_a_job(world):
     world.result = RuntimeError("once")
     jobs = JobsInProcess({"work": world.job}, world.context)
