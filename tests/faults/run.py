@@ -34,6 +34,9 @@ from psycopg.rows import dict_row
 from scripted_worker import ScriptedWorker
 from shared_servers import RedisProcess, SharedServers
 
+from fairserve.platform.db.engine import SessionFactory, connect, session_factory
+from fairserve.platform.reporting.usage.rollups import roll_up
+
 CHAT = "/v1/chat/completions"
 API, CONTROL = ("first", "second"), ("control", "standby")
 IDLE_S = 5.0
@@ -42,7 +45,7 @@ PAUSES_S = (0.2, 2.5)
 """Pause of a client between two calls."""
 LATEST_S = 120
 """Seconds after which a client ends its request; longer than each fault."""
-SETTLE_S = 100
+SETTLE_S = 300
 """Longest wait for the state after the traffic. The lease of a lost call alone is 60 s."""
 RPM = 20
 """Quota of the app whose clients call more often."""
@@ -125,6 +128,8 @@ class World:
     worker: CountingWorker
     database_url: str
     random: random.Random
+    sessions: SessionFactory
+    """Of the database without the proxy. No Celery runs here, so the checks roll up the rows."""
     began_s: float = field(default_factory=time.monotonic)
     sent: list[Sent] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -333,7 +338,8 @@ class World:
         return [call for call in self.sent if call.accepted and call.call_id not in rows]
 
     def _wrong_sums(self):
-        """Return how the report of each API server differs from the rows."""
+        """Return how the report of each API server differs from the rows, which are rolled up here."""
+        roll_up(self.sessions)
         rows = [row for row in self._rows() if row["charged"]]
         expected = {
             "calls": len(rows),
@@ -422,7 +428,9 @@ async def run(folder, minutes, seed):
         settings = {"interaction_idle_timeout_s": IDLE_S}
         (folder / "servers").mkdir()
         servers = SharedServers(folder / "servers", proxy.url, redis.url, worker.url, **settings)
-        world = World(servers, redis, proxy, worker, database_url, random.Random(seed))
+        engine = connect(database_url)
+        chance, sessions = random.Random(seed), session_factory(engine)
+        world = World(servers, redis, proxy, worker, database_url, chance, sessions)
         try:
             started = {**dict.fromkeys(CONTROL, "control"), **dict.fromkeys(API, "api")}
             await asyncio.to_thread(servers.start, **started)
@@ -449,6 +457,7 @@ async def run(folder, minutes, seed):
         finally:
             servers.close()
             redis.close()
+            engine.dispose()
             await asyncio.to_thread(worker.close)
             await proxy.close()
     return world
