@@ -129,7 +129,7 @@ class World:
     database_url: str
     random: random.Random
     sessions: SessionFactory
-    """Of the database without the proxy. No Celery runs here, so the checks roll up the rows."""
+    """Sessions of the database without the proxy: no Celery runs here, so the checks roll up rows."""
     began_s: float = field(default_factory=time.monotonic)
     sent: list[Sent] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -295,9 +295,11 @@ class World:
             self.still_runs(name)
         if self.problems:
             return
+        await self.until_none("servers reject calls", lambda: self._rejections(apps["plain"]))
         await self.until_none("live runs, calls and demand", self._lives)
         await self.until_none("views differ", self._different_views)
         await self.until_none("calls without a row", self._missing)
+        await self.until_none("runs and calls differ", self._wrong_runs)
         await self.until_none("reports and rows differ", self._wrong_sums)
         self._check_calls()
         self._check_quota(apps["quota"]["id"])
@@ -336,6 +338,28 @@ class World:
     def _missing(self):
         rows = {row["call_id"] for row in self._rows()}
         return [call for call in self.sent if call.accepted and call.call_id not in rows]
+
+    def _rejections(self, app):
+        """Return the answers of the API servers that do not take a call."""
+        body = {"model": "scripted", "messages": [{"role": "user", "content": "1"}]}
+        answers = {name: self.servers[name].post(CHAT, body, app["api_key"]) for name in API}
+        return {name: each.text for name, each in answers.items() if each.status_code != 200}
+
+    def _wrong_runs(self):
+        """Return the runs whose row differs from their calls' rows in the number of calls."""
+        with psycopg.connect(self.database_url) as connection:
+            query = "SELECT app_id, id, calls FROM interactions"
+            found = {(app, run): calls for app, run, calls in connection.execute(query)}
+        calls = Counter(
+            (row["app_id"], row["interaction_id"])
+            for row in self._rows()
+            if row["outcome"] != "refused"
+        )
+        return {
+            run: (calls.get(run), found.get(run))
+            for run in {*calls, *found}
+            if calls.get(run) != found.get(run)
+        }
 
     def _wrong_sums(self):
         """Return how the report of each API server differs from the rows, which are rolled up here."""
@@ -450,7 +474,7 @@ async def run(folder, minutes, seed):
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(world.clients(keys, end_s))
                 tasks.create_task(world.schedule(end_s))
-            await world.check({"quota": quota})
+            await world.check({"plain": plain, "quota": quota})
         except BaseException:
             show(world, seed)
             raise

@@ -12,7 +12,7 @@ class DatabaseProxy:
         parts = urlsplit(database_url)
         self._host, self._port = parts.hostname, parts.port
         self._parts = parts
-        self._writers = set()
+        self._writers, self._tasks = set(), set()
         self.away = False
 
     async def start(self):
@@ -33,14 +33,18 @@ class DatabaseProxy:
     async def close(self):
         self.cut()
         self._server.close()
-        await self._server.wait_closed()
+        await asyncio.gather(*self._tasks)
 
     async def _forward(self, reader, writer):
         self._writers.add(writer)
+        self._tasks.add(asyncio.current_task())
         try:
             if self.away:
                 return
             above_reader, above = await asyncio.open_connection(self._host, self._port)
+            if self.away:  # since
+                above.transport.abort()
+                return
             self._writers.add(above)
             try:
                 await asyncio.gather(_copy(reader, above), _copy(above_reader, writer))
@@ -49,6 +53,7 @@ class DatabaseProxy:
                 above.transport.abort()
         finally:
             self._writers.discard(writer)
+            self._tasks.discard(asyncio.current_task())
             writer.transport.abort()
 
 
