@@ -22,12 +22,13 @@ VLLM := .venv-vllm
 VLLM_SECOND := 0.33.0
 VLLM_SECOND_HOME := $(VLLM)/releases/$(VLLM_SECOND)
 
-.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second test-clients litellm check architecture protocol lock clean
+.PHONY: help setup demo serve test test-deep test-faults test-vllm test-vllm-second test-clients litellm check architecture protocol lock clean
 help:
 	@echo "make demo   run agents against fcfs, rpm, cache-aware and fairserve, and compare (under 3 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
 	@echo "make test   run all tests but the deep ones"
 	@echo "make test-deep  run long simulations and benchmarks, every property with many examples, and mutations"
+	@echo "make test-faults  kill and suspend servers that share an order, Redis and PostgreSQL under traffic (2 minutes)"
 	@echo "make check  lint, types, layering, and whether reports are as new as the code"
 	@echo "make architecture  draw the imports of the rooms anew in docs/architecture.md"
 	@echo "make lock   write requirements.lock anew, after a change of constraints.txt"
@@ -84,6 +85,13 @@ test: $(STAMP)
 test-deep: $(STAMP)
 	$(BIN)/python -m pytest --deep -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python tests/mutations/run.py --least 75
+
+# `make test-faults MINUTES=30 SEED=7`: a longer one, and another order of the faults.
+MINUTES ?= 2
+SEED ?= 1
+
+test-faults: $(STAMP)
+	$(BIN)/python tests/faults/run.py --minutes $(MINUTES) --seed $(SEED)
 
 # The file names all versions, so nothing is resolved. Only what servers import is compiled, a quarter of it all,
 # and here: their six processes start together, and each would compile all of it.

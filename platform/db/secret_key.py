@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sqlalchemy import CursorResult, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.base import utc_now
@@ -35,6 +36,13 @@ def check_secret_key(sessions: SessionFactory, settings: DbSettings) -> KeyHashe
     Generates the key of an embedded database that has none. Raises SecretKeyError, and ValueError as
     :func:`~fairserve.platform.db.key_hash.key_hasher` does.
     """
+    try:
+        return _recorded(sessions, settings)
+    except IntegrityError:  # another server has recorded its key in between: it may be the same
+        return _recorded(sessions, settings)
+
+
+def _recorded(sessions: SessionFactory, settings: DbSettings) -> KeyHasher:
     with sessions.begin() as session:
         hasher = _matching_hasher(session, settings)
         _remember(session, hasher)

@@ -1,27 +1,29 @@
 """A scripted worker, and databases: SQLite, or those that a mark of :mod:`databases` names.
 
 SQLite databases are copies of one migrated file, PostgreSQL's of one migrated template. A PostgreSQL
-is started once per process from the installed binaries, as an unprivileged user where the tests run as
-root, and stopped by its pid. Missing binaries skip the test, and fail it under CI=true.
+is started once per process (:mod:`postgres_process`). Missing binaries skip the test, and fail it under
+CI=true.
 """
 
 from __future__ import annotations
 
-import os
-import pwd
 import shutil
-import signal
 import subprocess
-import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import psycopg
 import pytest
 import redis
 from management_world import Management
+from postgres_process import (
+    START_TIMEOUT_S,
+    execute,
+    missing,
+    new_database,
+    new_template,
+    running_postgres,
+)
 from processes import eventually, free_port
 from scripted_worker import ScriptedWorker
 from sqlalchemy import Engine
@@ -29,8 +31,6 @@ from webhook_world import Receiver, WebhookWorld
 
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
 from fairserve.platform.db.schema import upgrade
-
-START_TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -41,141 +41,33 @@ def worker():
     worker.close()
 
 
-def _missing(reason: str) -> None:
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-def _binaries() -> Path | None:
-    found = shutil.which("initdb")
-    candidates = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
-    paths = ([Path(found).resolve()] if found else []) + candidates
-    for path in paths:
-        if (path.parent / "postgres").exists():
-            return path.parent
-    return None
-
-
-def _unprivileged() -> pwd.struct_passwd | None:
-    """Return the user that PostgreSQL runs as, because it rejects root. None: the present user."""
-    if os.geteuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            continue
-    _missing("PostgreSQL refuses to run as root, and there is no user postgres or nobody")
-    return None
-
-
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """Yield the URL of a running PostgreSQL, without a database name."""
-    binaries = _binaries()
-    if binaries is None:
-        _missing("PostgreSQL's binaries (initdb, postgres) are not installed")
-    user = _unprivileged()
-    folder = Path(tempfile.mkdtemp(prefix="fairserve-postgres-"))
-    as_user = {}
-    if user is not None:
-        os.chown(folder, user.pw_uid, user.pw_gid)
-        as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    data, log_path = folder / "data", folder / "log"
-    server = None
-    try:
-        subprocess.run(
-            [binaries / "initdb", "-D", data, "-U", "tests", "-A", "trust", "-N", "-E", "UTF8"],
-            cwd=folder,
-            check=True,
-            capture_output=True,
-            **as_user,
-        )
-        port = free_port()
-        options = {
-            "port": port,
-            "listen_addresses": "127.0.0.1",
-            "unix_socket_directories": "",
-            "fsync": "off",
-            "full_page_writes": "off",
-            "synchronous_commit": "off",
-        }
-        flags = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        with log_path.open("wb") as log:
-            server = subprocess.Popen(
-                [binaries / "postgres", "-D", data, *flags],
-                cwd=folder,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                **as_user,
-            )
-        url = f"postgresql://tests@127.0.0.1:{port}"
-        _wait_until_ready(url, server, log_path)
+    with running_postgres() as url:
         yield url
-    finally:
-        if server is not None:
-            server.send_signal(signal.SIGQUIT)  # at once: its data is no longer needed
-            try:
-                server.wait(START_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wait_until_ready(url: str, server: subprocess.Popen, log: Path) -> None:
-    def answers() -> bool:
-        try:
-            psycopg.connect(f"{url}/postgres", connect_timeout=5).close()
-        except psycopg.OperationalError as error:
-            if server.poll() is not None:
-                raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}") from error
-            return False
-        return True
-
-    eventually(
-        answers, lambda: f"PostgreSQL did not start: {log.read_text()}", deadline_s=START_TIMEOUT_S
-    )
 
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server) -> str:
     """Return the name of a PostgreSQL database with the present schema, to be copied."""
-    name = "template_of_tests"
-    _execute(postgres_server, f"CREATE DATABASE {name}")
-    engine = connect(f"{postgres_server}/{name}")
-    upgrade(engine)
-    engine.dispose()
-    return name
-
-
-def _execute(server: str, statement: str) -> None:
-    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
-        connection.execute(statement)
-
-
-def _new_database(server: str, template: str = "template0") -> str:
-    name = f"t_{uuid.uuid4().hex}"
-    _execute(server, f"CREATE DATABASE {name} TEMPLATE {template}")
-    return f"{server}/{name}"
+    return new_template(postgres_server)
 
 
 @contextmanager
 def _database(server: str, template: str = "template0") -> Iterator[str]:
     """Yield the URL of a new database; drop it at the end, as hundreds slow each other down."""
-    url = _new_database(server, template)
+    url = new_database(server, template)
     try:
         yield url
     finally:
-        _execute(server, f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+        execute(server, f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
 
 
 @pytest.fixture(scope="session")
 def new_postgres_url(postgres_server, postgres_template) -> Callable[[], str]:
     """Return a function that creates PostgreSQL databases with the schema, and returns their URLs."""
-    return lambda: _new_database(postgres_server, postgres_template)
+    return lambda: new_database(postgres_server, postgres_template)
 
 
 @pytest.fixture
@@ -238,7 +130,7 @@ def redis_server() -> Iterator[int]:
     """Yield the port of a running Redis that persists nothing."""
     binary = shutil.which("redis-server")
     if binary is None:
-        _missing("redis-server is not installed")
+        missing("redis-server is not installed")
     port = free_port()
     flags = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     server = subprocess.Popen([binary, *flags], stdout=subprocess.DEVNULL)

@@ -4,14 +4,16 @@ import os
 import subprocess
 import sys
 
+import databases
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from fairserve.platform.db import engine as engines
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import session_factory
 from fairserve.platform.db.key_hash import KEY_FILE, key_hasher
 from fairserve.platform.db.keys import ensure_admin_key, find
+from fairserve.platform.db.secret_key import SecretKeyError, check_secret_key
 from fairserve.platform.server import cli
 from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.settings import Settings
@@ -183,6 +185,29 @@ def test_a_lost_secret_key_can_be_replaced(start_error, settings, made, lost, ca
         left = "SELECT count(*) FROM api_keys WHERE revoked_at IS NULL"
         assert session.scalar(text(left)) == 1
     assert "nothing is lost" in start_error("db", "replace-secret-key", *where)
+
+
+@databases.ON_POSTGRESQL
+def test_servers_that_start_at_once_record_one_secret_key(engine, tmp_path):
+    ours, others = (
+        Settings(data_dir=tmp_path, database_url=engine.url.render_as_string(), secret_key=key * 40)
+        for key in "no"
+    )
+
+    def start(settings, *, while_another_starts):
+        sessions = session_factory(engine)
+
+        def record(*_):
+            check_secret_key(session_factory(engine), while_another_starts.db)
+
+        event.listen(sessions, "before_flush", record, once=True)
+        return check_secret_key(sessions, settings.db)
+
+    assert start(ours, while_another_starts=ours).secret_id == key_hasher(ours.db).secret_id
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM installation_facts"))
+    with pytest.raises(SecretKeyError):
+        start(ours, while_another_starts=others)
 
 
 def test_a_server_starts_after_a_key_rotation(settings, made):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from contextlib import ExitStack
 
@@ -42,6 +43,10 @@ class RedisProcess:
         self.process.kill()
         self.process.wait()
 
+    def empty(self):
+        """Remove what it keeps; it does not run."""
+        shutil.rmtree(self._folder / "appendonlydir", ignore_errors=True)
+
     def close(self):
         self.process.terminate()
         self.process.wait()
@@ -50,10 +55,10 @@ class RedisProcess:
 class SharedServers:
     """The servers by name. The first one makes a tenant; ``new_app`` makes apps of it."""
 
-    def __init__(self, folder, database_url, redis_url, worker_url):
+    def __init__(self, folder, database_url, redis_url, worker_url, **settings):
         self._stack = ExitStack()
         self._folder, self.database_url = folder, database_url
-        self._worker_url = worker_url
+        self._settings = {"worker_urls": worker_url, **settings}
         self._env = {
             "DATABASE_URL": database_url,
             "REDIS_URL": redis_url,
@@ -75,7 +80,7 @@ class SharedServers:
                 empty=True,
                 start=False,
                 role=role,
-                worker_urls=self._worker_url,
+                **self._settings,
             )
             server.data_dir.mkdir(exist_ok=True)
             server.app_key = "made by new_app"
