@@ -222,6 +222,8 @@ class ControlService:
     def _execute(self) -> None:
         """Execute the outputs in their order. A client that is stopped may cause further ones."""
         self._executing = True
+        rejected: list[str] = []
+        """Calls that were not accepted, and of which the listeners still hear."""
         try:
             while self._outputs:
                 output = self._outputs.popleft()
@@ -235,8 +237,8 @@ class ControlService:
                             elsewhere = waiter.answer(output.answer)
                             if elsewhere and isinstance(output.answer, Grant):
                                 self.order.put(ev.CallMoved(output.answer.call_id, elsewhere))
-                            if waiter.sequence is None:  # it was not accepted
-                                del self._waiters[output.record_id]
+                            if waiter.sequence is None:
+                                rejected.append(output.record_id)
                     case CallMessage():
                         if (waiter := self._waiters.get(output.record_id)) is not None:
                             waiter.on_message(output.message)
@@ -249,6 +251,8 @@ class ControlService:
                         self._followers.publish(output.end.interaction_id, RunEnded())
         finally:
             self._executing = False
+            for record_id in rejected:
+                self._waiters.pop(record_id, None)
 
     def replaced(self, before: Sequence[CallState]) -> None:
         """Handle that the cell has another state than the one with these calls, in a shared order.

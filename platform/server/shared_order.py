@@ -29,7 +29,7 @@ from fairserve.platform.control.log.order import LogClock, LogOrder
 from fairserve.platform.control.log.redis_log import RedisLog, cancel
 from fairserve.platform.control.log.shared_cell import EntryId
 from fairserve.platform.control.log.speaker import Speaker
-from fairserve.platform.control.log.wire import Tick
+from fairserve.platform.control.log.wire import LogTick
 from fairserve.platform.control.options import ControlOptions, control_options
 from fairserve.platform.control.service import ControlService
 from fairserve.platform.control.storage import RowsJournal
@@ -84,7 +84,7 @@ class SharedOrder:
     def make(self, control: ControlService, journal: RowsJournal) -> LogOrder:
         """Return the order of a control service."""
         keys = BlockHasher(self.seed, BLOCK_TOKENS)
-        on_tick: Callable[[EntryId, Tick], None] = self.marks.ticked
+        on_tick: Callable[[EntryId, LogTick], None] = self.marks.ticked
         full: Callable[[], str] = str
         if isinstance(journal, Journal):
             marked = MarkedJournal(journal, self.marks)

@@ -23,9 +23,14 @@ from fairserve.platform.control.log import order as log_order
 from fairserve.platform.control.log import shared_cell
 from fairserve.platform.control.log import speaker as log_speaker
 from fairserve.platform.control.log.order import MAX_WAITING, OF_BATCH, CellMismatchError
-from fairserve.platform.control.log.redis_log import Base
+from fairserve.platform.control.log.redis_log import PresentEpoch
 from fairserve.platform.control.log.shared_cell import NO_ENTRY, EntryId
-from fairserve.platform.control.log.wire import Batch, UnsharedEventError, batch_bytes, event_bytes
+from fairserve.platform.control.log.wire import (
+    EventBatch,
+    UnsharedEventError,
+    batch_bytes,
+    event_bytes,
+)
 from fairserve.platform.control.messages import Cancel, Progress, Release
 from fairserve.scheduling import events as ev
 
@@ -582,7 +587,7 @@ async def test_a_new_epoch_leaves_no_earlier_state(members, server):
 
 async def test_an_epoch_is_later_than_one_of_a_server_whose_clock_was_ahead(members, server):
     later = 2**52
-    server.set(f"{PREFIX}:base", msgspec.json.encode(Base(later, {"version": "1"})))
+    server.set(f"{PREFIX}:base", msgspec.json.encode(PresentEpoch(later, {"version": "1"})))
     member = await members.add(speaks=True, start=False)
     member.order.epoch = 5  # it has a state
     await member.start()
@@ -645,7 +650,7 @@ async def test_a_process_that_never_speaks_waits_for_one_that_does(members):
 async def test_a_process_that_cannot_read_an_entry_leaves_the_cell(members, server):
     first, second = await members.with_workers()
     log = f"{PREFIX}:log:{first.order.epoch}"
-    server.xadd(log, {"b": batch_bytes(Batch("x", 1, [event_bytes(ev.WorkerLost("w"))]))[:-1]})
+    server.xadd(log, {"b": batch_bytes(EventBatch("x", 1, [event_bytes(ev.WorkerLost("w"))]))[:-1]})
     await until(lambda: first.failures and second.failures)
     assert "an entry of the log cannot be read" in second.failures[0]
     assert not second.order.accepts

@@ -80,6 +80,10 @@ OF_SHARED = {
 """Values of parameters that identify no tenant."""
 
 
+OF_THE_SERVER = ("last_used_at", "lease_until")
+"""Columns that the server itself changes: the use of a key, and the lease of what it runs."""
+
+
 class Alma:
     """A tenant with one object of every kind, and all texts that identify them."""
 
@@ -252,9 +256,9 @@ class Alma:
                 names = {"tenant_id", "app_id", "endpoint_id"} | (
                     {"id"} if table.name in ("tenants", "apps") else set()
                 )
-                rows = [row._asdict() for row in session.execute(select(table))]
+                rows = [row._asdict() for row in session.execute(select(table).order_by(*table.primary_key))]
                 found[table.name] = [
-                    {name: value for name, value in row.items() if name != "last_used_at"}
+                    {name: value for name, value in row.items() if name not in OF_THE_SERVER}
                     for row in rows
                     if own & {row.get(name) for name in names}
                 ]

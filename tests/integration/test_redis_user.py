@@ -11,7 +11,7 @@ from shared_servers import RedisProcess
 
 from fairserve.platform.background.jobs.celery_jobs import QUEUE, JobsOnCelery
 from fairserve.platform.console import shared_attempts
-from fairserve.platform.control.log.redis_log import Base, RedisLog, state_bytes
+from fairserve.platform.control.log.redis_log import PresentEpoch, RedisLog, state_bytes
 from fairserve.platform.control.log.shared_cell import EntryId
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions import redis_answers
@@ -64,7 +64,7 @@ async def use_log(log):
     assert await log.base() is None
     assert await log.take_lease("p", LEASE_MS)
     assert await log.take_lease("p", LEASE_MS)
-    first, state = Base(1, {}), state_bytes({"last": str(FIRST)})
+    first, state = PresentEpoch(1, {}), state_bytes({"last": str(FIRST)})
     assert await log.begin("p", LEASE_MS, first, FIRST, state, 0)
     assert await log.base() == first
     assert await log.append(1, b"batch")
@@ -79,7 +79,7 @@ async def use_log(log):
     assert await log.ahead("p", last) == last
     assert await log.now_ms() > last.ms - 1
     begins = EntryId(last.ms + 1, 0)
-    assert await log.begin("p", LEASE_MS, Base(2, {}), begins, state, 1)
+    assert await log.begin("p", LEASE_MS, PresentEpoch(2, {}), begins, state, 1)
     await log.end(2)
     await log.leave("p")
 

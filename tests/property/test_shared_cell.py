@@ -21,12 +21,12 @@ from fairserve.platform.control import free_rows
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.cell_events import CallAnswer, CallChange, JournalRow
-from fairserve.platform.control.log.redis_log import Entry, state_bytes
+from fairserve.platform.control.log.redis_log import LogEntry, state_bytes
 from fairserve.platform.control.log.shared_cell import FORGOTTEN_S, NO_ENTRY, EntryId, SharedCell
 from fairserve.platform.control.log.wire import (
     EVENTS,
-    Batch,
-    Tick,
+    EventBatch,
+    LogTick,
     batch_bytes,
     batch_of,
     event_bytes,
@@ -94,12 +94,14 @@ class History:
         number = self._last.number + 100 if self._last.ms == ms else 100
         self._last = EntryId(ms, number)
         if process is None:
-            tick = Tick("p", *self.process.shared.latest_check(), str(NO_ENTRY))
-            entry = Entry(self._last, "t", tick_bytes(tick))
+            tick = LogTick("p", *self.process.shared.latest_check(), str(NO_ENTRY))
+            entry = LogEntry(self._last, "t", tick_bytes(tick))
         else:
             self._numbers[process] += 1
-            batch = Batch(process, self._numbers[process], [event_bytes(each) for each in events])
-            entry = Entry(self._last, "b", batch_bytes(batch))
+            batch = EventBatch(
+                process, self._numbers[process], [event_bytes(each) for each in events]
+            )
+            entry = LogEntry(self._last, "b", batch_bytes(batch))
         self.entries.append(entry)
         self.process.read(entry)
 
@@ -203,7 +205,7 @@ def disturbed(entries, rng):
         (each.entry, *batch_of(each.data)[:2], each.data) for each in entries if each.kind == "b"
     ]
     found = []
-    for before, entry in pairwise([Entry(NO_ENTRY, "t", b""), *entries]):
+    for before, entry in pairwise([LogEntry(NO_ENTRY, "t", b""), *entries]):
         for number in range(1, rng.choice([1, 1, 2, 4])):
             # A batch that was written before, or a later one of a process whose next one got lost.
             sender = rng.choice(PROCESSES)
@@ -216,7 +218,7 @@ def disturbed(entries, rng):
             )
             if chosen is not None:
                 at = before.entry._replace(number=before.entry.number + number)
-                found.append(Entry(at, "b", chosen[-1]))
+                found.append(LogEntry(at, "b", chosen[-1]))
         found.append(entry)
     return found
 
@@ -274,23 +276,23 @@ def test_each_batch_is_applied_once_and_each_call_granted_once(name, parameters,
 def test_the_first_batches_of_a_process_may_be_lost_too():
     process = Process()
     batches = [
-        batch_bytes(Batch("p", number, [event_bytes(ev.WorkerJoined(f"w{number}", 100))]))
+        batch_bytes(EventBatch("p", number, [event_bytes(ev.WorkerJoined(f"w{number}", 100))]))
         for number in (1, 2, 3)
     ]
     for place, number in enumerate((2, 3, 1, 3, 2, 3, 1), start=1):
-        process.read(Entry(EntryId(BEGIN_MS + place, 0), "b", batches[number - 1]))
+        process.read(LogEntry(EntryId(BEGIN_MS + place, 0), "b", batches[number - 1]))
     assert [each[1] for each in process.applied] == [1, 2, 3]
     assert process.gaps == [("p", 2), ("p", 3), ("p", 3)]
 
 
 def test_a_process_is_forgotten_after_it_wrote_nothing_for_an_hour():
     process = Process()
-    data = batch_bytes(Batch("p", 1, [event_bytes(ev.WorkerReported("w"))]))
-    tick = tick_bytes(Tick("q", "", 0, ""))
-    process.read(Entry(EntryId(BEGIN_MS, 0), "b", data))
+    data = batch_bytes(EventBatch("p", 1, [event_bytes(ev.WorkerReported("w"))]))
+    tick = tick_bytes(LogTick("q", "", 0, ""))
+    process.read(LogEntry(EntryId(BEGIN_MS, 0), "b", data))
     hour_ms = int(FORGOTTEN_S * 1000)
-    process.read(Entry(EntryId(BEGIN_MS + hour_ms, 0), "t", tick))
+    process.read(LogEntry(EntryId(BEGIN_MS + hour_ms, 0), "t", tick))
     assert process.shared.seen("p") == 1
-    process.read(Entry(EntryId(BEGIN_MS + hour_ms + 1, 0), "t", tick))
+    process.read(LogEntry(EntryId(BEGIN_MS + hour_ms + 1, 0), "t", tick))
     assert process.shared.seen("p") == 0
     assert process.shared.snapshot()["seen"] == {}

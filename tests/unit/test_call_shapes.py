@@ -14,6 +14,7 @@ PATH = (
 )
 NAME = re.compile(r"([A-Z]\w*[a-z])?(Call|Request)|Submit|CallState|CallRecord")
 OTHERS = {
+    "IdempotentRequest": "the key of a request, with its hash",
     "ChatToolCall": "a part of a message",
     "OpenCall": "rows of a call that a crash left open",
     "ReadRequest": "what an endpoint makes of a body: request and writer",

@@ -14,7 +14,7 @@ from typing import Any
 from fairserve.platform.control.journal.entries import Kind
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
 from fairserve.platform.control.log.shared_cell import NO_ENTRY, EntryId
-from fairserve.platform.control.log.wire import Tick
+from fairserve.platform.control.log.wire import LogTick
 
 LATE_S = 10.0
 """Seconds by which the speaker's ledger may be behind before it counts as waiting."""
@@ -46,7 +46,7 @@ class StoredMarks:
                 self._stored = max(self._stored, EntryId.of(mark))
                 self._changed.notify_all()
 
-    def ticked(self, entry: EntryId, tick: Tick) -> None:
+    def ticked(self, entry: EntryId, tick: LogTick) -> None:
         """Note a tick that was read."""
         self.last_tick = entry
         self.stored(tick.stored)
@@ -64,7 +64,7 @@ class MarkedJournal:
     def __init__(self, journal: Journal, marks: StoredMarks) -> None:
         self._journal, self._marks = journal, marks
 
-    def ticked(self, entry: EntryId, tick: Tick) -> None:
+    def ticked(self, entry: EntryId, tick: LogTick) -> None:
         """Note a tick that was read, on the event loop."""
         self._marks.ticked(entry, tick)
         self._journal.append("mark", str(entry), {})

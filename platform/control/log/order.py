@@ -35,11 +35,18 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.cell_events import CellEvent
-from fairserve.platform.control.log.redis_log import LOST, Base, Entry, RedisLog, Where, cancel
+from fairserve.platform.control.log.redis_log import (
+    LOST,
+    LogEntry,
+    PresentEpoch,
+    RedisLog,
+    Where,
+    cancel,
+)
 from fairserve.platform.control.log.shared_cell import Applied, EntryId, SharedCell
 from fairserve.platform.control.log.wire import (
-    Batch,
-    Tick,
+    EventBatch,
+    LogTick,
     UnreadableEntryError,
     UnsharedEventError,
     batch_bytes,
@@ -149,7 +156,7 @@ class LogOrder:
         keys_of: Callable[[Call], Sequence[int]],
         *,
         on_replaced: Callable[[list[CallState]], None] = lambda before: None,
-        on_tick: Callable[[EntryId, Tick], None] = lambda entry, tick: None,
+        on_tick: Callable[[EntryId, LogTick], None] = lambda entry, tick: None,
         on_failure: Callable[[str], None] = lambda problem: None,
     ) -> None:
         """``agreement`` is what all processes of the cell must have in common.
@@ -170,7 +177,7 @@ class LogOrder:
         """Process that wrote the last tick that was read."""
         self.differs = False
         """True if the present epoch is of processes with other options, none of which speaks."""
-        self.begins_epochs: Callable[[Base | None], Any] | None = None
+        self.begins_epochs: Callable[[PresentEpoch | None], Any] | None = None
         """Begins an epoch; None in a process that never speaks."""
         self._keys_of = keys_of
         self._on_outputs = on_outputs
@@ -336,7 +343,7 @@ class LogOrder:
                     self._wrote(self._written)
                     continue
             attachment = self._attachment
-            data = batch_bytes(Batch(self.process, number, sent.events))
+            data = batch_bytes(EventBatch(self.process, number, sent.events))
             there = await self.log.append(self.epoch, data)
             if attachment != self._attachment:
                 continue  # the log is another now, or may have lost batches
@@ -404,7 +411,7 @@ class LogOrder:
                 if not self._attached.is_set():
                     break
 
-    def _read(self, entry: Entry) -> None:
+    def _read(self, entry: LogEntry) -> None:
         """Apply an entry."""
         match entry.kind:
             case "b":
@@ -451,7 +458,7 @@ class LogOrder:
         sent.waits, sent.read_s = [], time.monotonic()
         self._wrote(number)
 
-    def _tick(self, entry: EntryId, tick: Tick) -> None:
+    def _tick(self, entry: EntryId, tick: LogTick) -> None:
         if self.shared_cell.differs(tick):
             logger.error(
                 "the outputs of this process differ from those of %s; the state is read again",

@@ -79,7 +79,7 @@ _LEAVE = (
 )
 
 
-class Base(msgspec.Struct, frozen=True):
+class PresentEpoch(msgspec.Struct, frozen=True):
     """The present epoch, with the values that all processes of a cell have in common."""
 
     epoch: int
@@ -87,7 +87,7 @@ class Base(msgspec.Struct, frozen=True):
     """Version, options and system of all processes: with others they would decide otherwise."""
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One entry of the stream."""
 
     entry: EntryId
@@ -115,23 +115,23 @@ class RedisLog:
 
     # --- the log ----------------------------------------------------------------------------------
 
-    async def base(self) -> Base | None:
+    async def base(self) -> PresentEpoch | None:
         """Return the present epoch; None if this cell has none yet, or the server lost it."""
         data = await self._commands.get(self._key("base"))
-        return None if data is None else msgspec.json.decode(data, type=Base)
+        return None if data is None else msgspec.json.decode(data, type=PresentEpoch)
 
     async def append(self, epoch: int, data: bytes) -> bool:
         """Append a batch; return false if the log of this epoch does not exist."""
         key = self._key("log", epoch)
         return await self._commands.xadd(key, {"b": data}, nomkstream=True) is not None
 
-    async def read(self, epoch: int, after: EntryId, block_ms: int) -> list[Entry]:
+    async def read(self, epoch: int, after: EntryId, block_ms: int) -> list[LogEntry]:
         """Return the entries after one; waits for the first for up to ``block_ms``."""
         key = self._key("log", epoch)
         found = await self._reading.xread({key: str(after)}, count=ENTRIES_AT_ONCE, block=block_ms)
         entries = found[0][1] if found else ()
         return [
-            Entry(EntryId.of(entry), kind.decode(), data)
+            LogEntry(EntryId.of(entry), kind.decode(), data)
             for entry, fields in entries
             for kind, data in fields.items()
         ]
@@ -177,7 +177,13 @@ class RedisLog:
         return bool(said == 1)
 
     async def begin(
-        self, token: str, lease_ms: int, base: Base, first: EntryId, state: bytes, before: int
+        self,
+        token: str,
+        lease_ms: int,
+        base: PresentEpoch,
+        first: EntryId,
+        state: bytes,
+        before: int,
     ) -> bool:
         """Begin an epoch after ``before``, with a state and the entry after which it is.
 

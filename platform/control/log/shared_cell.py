@@ -22,7 +22,7 @@ from fairserve.platform.control.cell_events import (
     JournalRow,
     Output,
 )
-from fairserve.platform.control.log.wire import Tick, batch_of
+from fairserve.platform.control.log.wire import LogTick, batch_of
 from fairserve.platform.control.messages import Grant, Progress
 from fairserve.scheduling import events as ev
 
@@ -110,7 +110,7 @@ class SharedCell:
             on_event(process, number, len(events), self._apply(DecodedTokensDue(), entry.at_s))
         return ""
 
-    def tick(self, entry: EntryId, tick: Tick) -> Applied:
+    def tick(self, entry: EntryId, tick: LogTick) -> Applied:
         """Pass the time."""
         self.last = entry
         self._checks[str(entry)] = self.check
@@ -124,7 +124,7 @@ class SharedCell:
         """Return the id of the last tick, with the check sum before it."""
         return next(reversed(self._checks.items()), ("", 0))
 
-    def differs(self, tick: Tick) -> bool:
+    def differs(self, tick: LogTick) -> bool:
         """Return whether the speaker had other outputs than this process, at a tick of both."""
         own = self._checks.get(tick.checked)
         return own is not None and own != tick.check

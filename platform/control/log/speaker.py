@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 
 from fairserve.platform.control.log.order import LogOrder
-from fairserve.platform.control.log.redis_log import LOST, Base, RedisLog, state_bytes
+from fairserve.platform.control.log.redis_log import LOST, PresentEpoch, RedisLog, state_bytes
 from fairserve.platform.control.log.shared_cell import EntryId
-from fairserve.platform.control.log.wire import Tick, tick_bytes
+from fairserve.platform.control.log.wire import LogTick, tick_bytes
 from fairserve.platform.control.order import TICK_S
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Speaker:
         if not order.speaks and not await self._log.take_lease(self._token, lease_ms):
             return
         checked, check = order.shared_cell.latest_check()
-        tick = Tick(order.process, checked, check, str(self._stored()), self._full())
+        tick = LogTick(order.process, checked, check, str(self._stored()), self._full())
         if not await self._log.say(self._token, lease_ms, order.epoch, tick_bytes(tick)):
             self._set(False)
             return
@@ -113,7 +113,7 @@ class Speaker:
 
     # --- epochs -----------------------------------------------------------------------------------
 
-    async def _begin(self, base: Base | None) -> None:
+    async def _begin(self, base: PresentEpoch | None) -> None:
         """Begin an epoch if the present one is lost: with this process' state, if it is the furthest."""
         order, lease_ms = self._order, int(LEASE_S * 1000)
         last = order.shared_cell.last
@@ -138,7 +138,7 @@ class Speaker:
         epoch = max(now_ms, before + 1)
         fresh = not order.epoch
         state = order.shared_cell.snapshot() | {"last": str(first)}
-        begun = Base(epoch, order.agreement)
+        begun = PresentEpoch(epoch, order.agreement)
         if await self._log.begin(self._token, lease_ms, begun, first, state_bytes(state), before):
             self.fresh, self._state = fresh, None
             logger.warning("epoch %d of the cell begins with the state of this process", epoch)

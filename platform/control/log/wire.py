@@ -53,7 +53,7 @@ EVENTS: tuple[type[Any], ...] = (
 the arrival of a call at the dispatcher, is derived by each process."""
 
 
-class Batch(msgspec.Struct, array_like=True, frozen=True):
+class EventBatch(msgspec.Struct, array_like=True, frozen=True):
     """Events of one process, in their order: one entry of the log."""
 
     process: str
@@ -64,7 +64,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True):
     """Events as :func:`event_bytes` returns them."""
 
 
-class Tick(msgspec.Struct, array_like=True, frozen=True):
+class LogTick(msgspec.Struct, array_like=True, frozen=True):
     """Time has passed. The speaker writes ticks, which are its heartbeat, too."""
 
     speaker: str
@@ -170,7 +170,7 @@ _PlainBatch: Any = msgspec.defstruct(
 _encode = msgspec.msgpack.Encoder().encode
 _decode_event = msgspec.msgpack.Decoder(_EVENT).decode
 _decode_batch = msgspec.msgpack.Decoder(_PlainBatch).decode
-_decode_tick = msgspec.msgpack.Decoder(Tick).decode
+_decode_tick = msgspec.msgpack.Decoder(LogTick).decode
 
 
 class UnreadableEntryError(Exception):
@@ -199,7 +199,7 @@ def event_bytes(event: ce.CellEvent) -> msgspec.Raw:
         raise UnsharedEventError(f"{name} cannot be written to the log: {error}") from error
 
 
-def batch_bytes(batch: Batch) -> bytes:
+def batch_bytes(batch: EventBatch) -> bytes:
     """Return an entry of events."""
     return _encode(batch)
 
@@ -217,12 +217,12 @@ def batch_of(data: bytes) -> tuple[str, int, list[ce.CellEvent]]:
         raise UnreadableEntryError(f"an entry of the log cannot be read: {error}") from error
 
 
-def tick_bytes(tick: Tick) -> bytes:
+def tick_bytes(tick: LogTick) -> bytes:
     """Return an entry of a tick."""
     return _encode(tick)
 
 
-def tick_of(data: bytes) -> Tick:
+def tick_of(data: bytes) -> LogTick:
     """Return the tick of an entry. Raises UnreadableEntryError."""
     try:
         return _decode_tick(data)

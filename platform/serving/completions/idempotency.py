@@ -67,7 +67,7 @@ class IdempotentRequest(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Claim:
+class AnswerClaim:
     """The right of one producer to answer a request."""
 
     request: IdempotentRequest
@@ -94,11 +94,11 @@ class AnswerStore(Protocol):
         """
         ...
 
-    async def claim(self, request: IdempotentRequest) -> AnswerBuffer | Busy | Claim:
+    async def claim(self, request: IdempotentRequest) -> AnswerBuffer | Busy | AnswerClaim:
         """Return a claim, or what another request has. Raises as :meth:`find` does."""
         ...
 
-    def end(self, claim: Claim) -> None:
+    def end(self, claim: AnswerClaim) -> None:
         """Keep the answer of a claim; without one, let another request claim the key."""
         ...
 
@@ -143,11 +143,11 @@ class OwnAnswers:
         request.check(kept.request.fingerprint, request.fingerprint)
         return kept.answer
 
-    async def claim(self, request: IdempotentRequest) -> AnswerBuffer | Claim:
+    async def claim(self, request: IdempotentRequest) -> AnswerBuffer | AnswerClaim:
         """See the protocol. Never suspends: the caller knows what runs in this process."""
-        return await self.find(request) or Claim(request)
+        return await self.find(request) or AnswerClaim(request)
 
-    def end(self, claim: Claim) -> None:
+    def end(self, claim: AnswerClaim) -> None:
         """See the protocol."""
         if claim.answer is not None:
             request, now_s = claim.request, self._clock()
@@ -178,7 +178,7 @@ def units(size_bytes: int, unit_bytes: float) -> int:
 
 @dataclass(slots=True)
 class _Running:
-    claim: Claim
+    claim: AnswerClaim
     buffer: AnswerBuffer = field(default_factory=AnswerBuffer)
     task: asyncio.Task[None] | None = None
 
@@ -220,7 +220,7 @@ class IdempotentAnswers:
         runs nothing then. The memory of the body is released when the producer ends, and not with the
         request.
         """
-        claim: AnswerBuffer | Claim = await self._look(request, self.store.claim)
+        claim: AnswerBuffer | AnswerClaim = await self._look(request, self.store.claim)
         if isinstance(claim, AnswerBuffer):
             return claim, True
         running = _Running(claim)

@@ -46,8 +46,8 @@ from fairserve.platform.serving.completions.idempotency import (
     MAX_BYTES,
     MAX_ENTRIES,
     RETENTION_S,
+    AnswerClaim,
     Busy,
-    Claim,
     IdempotentRequest,
     OwnAnswers,
     units,
@@ -156,7 +156,7 @@ return 1
 class _Held:
     """A claim in Redis that is to be renewed, or ended."""
 
-    claim: Claim
+    claim: AnswerClaim
     renewed_s: float
     ended: bool = False
 
@@ -217,12 +217,12 @@ class RedisAnswers:
             raise _unavailable() from error
         return None if found[0] is None else self._read(request, found)
 
-    async def claim(self, request: IdempotentRequest) -> AnswerBuffer | Busy | Claim:
+    async def claim(self, request: IdempotentRequest) -> AnswerBuffer | Busy | AnswerClaim:
         """See the protocol."""
         own = await self._own.find(request)
         if own is not None:
             return own
-        claim = Claim(request, secrets.token_hex(8))
+        claim = AnswerClaim(request, secrets.token_hex(8))
         keys = self._key(request), self._name("answers:since")
         values = self._fingerprint(request), claim.owner, _ms(CLAIM_S)
         try:
@@ -240,7 +240,7 @@ class RedisAnswers:
             raise _unavailable()
         return self._read(request, got)
 
-    def end(self, claim: Claim) -> None:
+    def end(self, claim: AnswerClaim) -> None:
         """See the protocol."""
         self._own.end(claim)
         self._end(claim)
@@ -265,7 +265,7 @@ class RedisAnswers:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _end(self, claim: Claim) -> None:
+    def _end(self, claim: AnswerClaim) -> None:
         self._held[claim.owner].ended = True
         self._wake.set()
 
@@ -316,7 +316,7 @@ class RedisAnswers:
                 await self._keep(held.claim.request, answer, self._retention_s)
                 del self._held[held.claim.owner]
 
-    def _renew_or_release(self, pipeline: Any, claim: Claim, *, ended: bool) -> None:
+    def _renew_or_release(self, pipeline: Any, claim: AnswerClaim, *, ended: bool) -> None:
         key = self._key(claim.request)
         if ended:
             pipeline.eval(_RELEASE, 1, key, claim.owner)

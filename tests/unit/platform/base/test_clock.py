@@ -13,6 +13,7 @@ START = 1_800_000_000.0
 COMPARES_CLOCKS = {
     "base/clock.py",
     "server/doctor/workers.py",  # the clock of a worker with that of this host
+    "server/doctor/redis_server.py",  # the clock of Redis with that of this host
     "fleet/fleet_file.py",  # the time of a file
     "server/backup/archive.py",  # the time of a file
     "console/oidc/provider.py",  # the clock of the provider

@@ -22,8 +22,8 @@ from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.log.shared_cell import EntryId, SharedCell
 from fairserve.platform.control.log.wire import (
     EVENTS,
-    Batch,
-    Tick,
+    EventBatch,
+    LogTick,
     UnreadableEntryError,
     UnsharedEventError,
     batch_bytes,
@@ -160,7 +160,7 @@ EXTREME = (
 
 
 def written(*events, process="p", number=1):
-    return batch_bytes(Batch(process, number, [event_bytes(each) for each in events]))
+    return batch_bytes(EventBatch(process, number, [event_bytes(each) for each in events]))
 
 
 def comparable(value):
@@ -244,7 +244,7 @@ def test_a_prompt_travels_as_keys_and_never_as_tokens():
 
 @given(st.text(), st.text(), st.integers(0, 2**32 - 1), st.text(), st.text())
 def test_a_tick_is_read_as_it_was_written(speaker, checked, check, stored, full):
-    tick = Tick(speaker, checked, check, stored, full)
+    tick = LogTick(speaker, checked, check, stored, full)
     assert tick_of(tick_bytes(tick)) == tick
 
 
@@ -291,7 +291,7 @@ def test_an_entry_of_a_newer_version_with_more_fields_is_read():
             body["call"]["invented"] = [TEXT]
         data = msgspec.msgpack.encode([process, number, [body], "and more"])
         assert_equal(batch_of(data)[2], [event])
-    tick = Tick("p", "1-0", 5, "0-0", "full")
+    tick = LogTick("p", "1-0", 5, "0-0", "full")
     longer = [*msgspec.msgpack.decode(tick_bytes(tick)), {"new": 1}]
     assert tick_of(msgspec.msgpack.encode(longer)) == tick
 
@@ -305,7 +305,7 @@ def test_an_entry_of_an_older_version_with_fewer_fields_has_the_defaults():
         "call": {key: body["call"][key] for key in ("type", *(f.name for f in fields(Call)[:9]))},
     }
     assert_equal(batch_of(msgspec.msgpack.encode(["p", 1, [older]]))[2], [Submit(call, "")])
-    assert tick_of(msgspec.msgpack.encode(["p", "", 0, ""])) == Tick("p", "", 0, "")
+    assert tick_of(msgspec.msgpack.encode(["p", "", 0, ""])) == LogTick("p", "", 0, "")
 
 
 def damaged():
