@@ -256,7 +256,8 @@ class Alma:
                 names = {"tenant_id", "app_id", "endpoint_id"} | (
                     {"id"} if table.name in ("tenants", "apps") else set()
                 )
-                rows = [row._asdict() for row in session.execute(select(table).order_by(*table.primary_key))]
+                statement = select(table).order_by(*table.primary_key)
+                rows = [row._asdict() for row in session.execute(statement)]
                 found[table.name] = [
                     {name: value for name, value in row.items() if name not in OF_THE_SERVER}
                     for row in rows
