@@ -14,9 +14,8 @@ DEMO_STAMP := $(VENV)/.product
 COMMA := ,
 UV := uv==0.13.9
 
-# `make test TEST_PROCESSES=0` runs all tests in one process, to debug one of them. Three keep two cores
-# busy: tests wait for processes, sockets and pages for a third of their time.
-TEST_PROCESSES ?= 3
+# `make test TEST_PROCESSES=0` runs all tests in one process, to debug one of them.
+TEST_PROCESSES ?= 2
 
 VLLM := .venv-vllm
 VLLM_SECOND := 0.33.0

@@ -150,11 +150,12 @@ class Programs:
     async def close(self, grace_s: float = 5.0) -> None:
         """Stop once calls have ended or ``grace_s`` is over; the next start continues the programs."""
         self.pause()
+        if self._task is not None:  # a renewal would undo that the programs are handed over
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         tasks = [live.task for live in self._live.values() if live.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=grace_s)
-        if self._task is not None:
-            tasks.append(self._task)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
