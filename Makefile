@@ -27,7 +27,7 @@ help:
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
 	@echo "make test   run all tests but the deep ones"
 	@echo "make test-deep  run long simulations and benchmarks, every property with many examples, and mutations"
-	@echo "make test-faults  kill and suspend servers that share an order, Redis and PostgreSQL under traffic (2 minutes)"
+	@echo "make test-faults  kill, suspend and cut off servers that share an order, workers and stores under traffic (2 minutes)"
 	@echo "make check  lint, types, layering, and whether reports are as new as the code"
 	@echo "make architecture  draw the imports of the rooms anew in docs/architecture.md"
 	@echo "make lock   write requirements.lock anew, after a change of constraints.txt"

@@ -46,6 +46,8 @@ class TokenUsage(NamedTuple):
     """Prompt tokens that were found in the worker's prefix cache."""
     output_tokens: int = 0
     """Generated tokens, summed over the ``n`` samples."""
+    reasoning_tokens: int = 0
+    """Part of ``output_tokens`` that the worker reports as reasoning."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -166,6 +166,11 @@ class Directory:
                 found.append((holder, quota))
         return found
 
+    def quota_of(self, holder: Holder) -> Quota:
+        """Return the limits of one holder."""
+        contract = self._contracts.get(holder)
+        return UNLIMITED if contract is None else contract.quota
+
     def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
         """Return whether a call may request this model."""
         if not self._contracts:

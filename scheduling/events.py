@@ -90,6 +90,15 @@ class UserChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class UserStopped:
+    """The queued calls of a user are cancelled; with ``running`` its running calls and runs, too."""
+
+    tenant: str
+    user: str
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CallArrived:
     """A validated, tokenised call arrived. ``at`` is UTC epoch seconds, for budgets."""
 
@@ -274,6 +283,7 @@ Event = (
     AppChanged
     | TenantChanged
     | UserChanged
+    | UserStopped
     | ContractChanged
     | BudgetSpent
     | CallArrived

@@ -77,3 +77,11 @@ def soak() -> CommandGroup:
     from fairserve.benchmarks.bench.soak import app
 
     return app
+
+
+@app.command()
+def shared() -> CommandGroup:
+    """Servers that share one order: CPU by part, rate, latency; needs PostgreSQL and Redis."""
+    from fairserve.benchmarks.bench.gateway.shared import app
+
+    return app

@@ -20,7 +20,9 @@ from fairserve.benchmarks.bench.figure import BenchWorkload, Figure, FigurePart,
 from fairserve.benchmarks.bench.figures_command import FiguresCommand
 from fairserve.benchmarks.bench.gateway.calls import words
 from fairserve.benchmarks.bench.measure import cpu_ns, wall_ns
+from fairserve.platform.fleet.chat_template import DEFAULT, ChatTemplate
 from fairserve.platform.fleet.prompt import INLINE_CHARS, PromptReader, TemplateCounter
+from fairserve.platform.fleet.tokenizer_files import ModelTokenizer
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 FIRST = Figure("tokenise_first_turn_us", "us", "prompt of a first turn, 200 new tokens", None)
@@ -44,10 +46,9 @@ _TEMPLATE = (
 Messages = list[dict[str, Any]]
 
 
-def trained_tokenizer() -> Any:
-    """Return a tokenizer of transformers with a chat template."""
+def trained_tokenizer() -> ModelTokenizer:
+    """Return a tokenizer with a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -59,8 +60,7 @@ def trained_tokenizer() -> Any:
         show_progress=False,
     )
     tokenizer.train_from_iterator([words(_TRAINING_WORDS, _TRAINING_SEED)], trainer)
-    made: Any = PreTrainedTokenizerFast
-    return made(tokenizer_object=tokenizer, chat_template=_TEMPLATE)
+    return ModelTokenizer(tokenizer, ChatTemplate({DEFAULT: _TEMPLATE}), takes_media=False)
 
 
 class BenchConversations:
@@ -181,7 +181,7 @@ async def _count(reader: PromptReader, turns: list[Messages]) -> None:
 
 
 @cache
-def _tokenizer() -> Any:
+def _tokenizer() -> ModelTokenizer:
     return trained_tokenizer()
 
 

@@ -37,10 +37,10 @@ def check_model(source: str) -> None:
 
 def is_here(source: str, *files: str) -> bool:
     """Return whether the source is a folder, or the hub's cache has one of these files of it."""
-    from huggingface_hub import try_to_load_from_cache
-
     if os.path.isdir(source):
         return True
+    from huggingface_hub import try_to_load_from_cache
+
     return _HUB_ID.fullmatch(source) is not None and any(
         isinstance(try_to_load_from_cache(source, file), str) for file in files
     )

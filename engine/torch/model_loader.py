@@ -19,11 +19,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from fairserve.engine.allocator import keep_freed_memory
 from fairserve.engine.torch import attention
 from fairserve.engine.torch.batch import PagedState, assemble
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
 from fairserve.engine.torch.chunk import Chunk
-from fairserve.engine.torch.host_memory import keep_freed_memory
 from fairserve.engine.torch.kv_tensors import KvTensors
 from fairserve.engine.torch.model_hub import check_model
 from fairserve.engine.torch.output_text import OutputText

@@ -16,6 +16,7 @@ are not counted here.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -447,5 +448,12 @@ def _error_of(body: bytes, status: int) -> dict[str, Any]:
 
 def _describe_unreached(failure: BaseException) -> str:
     """Return a failure as a text for operators, with addresses but without their credentials."""
+    if (
+        isinstance(failure, aiohttp.ClientConnectorError)
+        and not isinstance(failure, aiohttp.ClientSSLError)  # its number is none of the system
+        and (number := failure.os_error.errno or 0) > 0
+    ):
+        why = os.strerror(number)
+        return f"cannot connect to {failure.host}:{failure.port}: {why}"
     name = type(failure).__name__
     return _SECRET_URL.sub("//", f"{name}: {failure}" if str(failure) else name)

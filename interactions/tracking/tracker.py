@@ -146,6 +146,11 @@ class Tracker:
         """Return a live run, read-only."""
         return self._runs.get(interaction_id)
 
+    def runs_of(self, tenant: str, user: str) -> list[Run]:
+        """Return the runs in progress of a user in all apps of its tenant. O(runs of all)."""
+        owner = (tenant, user)
+        return [run for run in self._runs.values() if (run.owner[0], run.owner[2]) == owner]
+
     def find(self, interaction_id: str, tenant: str, now_s: float) -> Run | None:
         """Return a live run, or one that a call of its tenant would reopen; read-only."""
         run = self._runs.get(interaction_id)

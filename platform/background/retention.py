@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from fairserve.platform.background.alarms.store import delete_old as delete_alarms
 from fairserve.platform.background.settings import JobSettings
 from fairserve.platform.background.webhooks.outbox import KEPT
 from fairserve.platform.background.webhooks.retention import delete_old as delete_webhooks_before
@@ -45,6 +46,8 @@ def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
         )
     with sessions.begin() as session:
         rows += delete_webhooks_before(session, now - KEPT)
+    with sessions.begin() as session:
+        rows += delete_alarms(session, now)
     with sessions.begin() as session:
         rows += delete_expired_sessions(session, now)
     contents_before = now - timedelta(days=settings.serving.content_retention_days)

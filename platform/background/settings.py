@@ -23,7 +23,9 @@ class BackgroundSettings(RoomSettings):
         validation_alias=AliasChoices("FAIRSERVE_REDIS_URL", "REDIS_URL"),
         repr=False,
         description="URL of the Redis through which the processes of `fairserve jobs worker` and "
-        "`fairserve jobs beat` get background jobs. Empty: the server runs them itself.",
+        "`fairserve jobs beat` get background jobs, and servers with a role share their order. "
+        "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB names the sentinels of several. Empty: the "
+        "server runs the jobs itself.",
     )
     webhook_allowed_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = Field(
         (),

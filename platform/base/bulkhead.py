@@ -10,6 +10,7 @@ the request. Cost of work in a thread: a few microseconds beside those of the th
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +28,9 @@ CALL_THREADS = 20
 """Threads of calls and background jobs: as many as their connections, so that none waits for one."""
 MANAGEMENT_THREADS = 8
 """Threads of management, beside those of its endpoints."""
+
+INLINE_BODY_BYTES = 64 * 1024
+"""Size in bytes up to which the work of a request runs on the event loop."""
 
 _management: ContextVar[bool] = ContextVar("management", default=False)
 _sharer: ContextVar[str] = ContextVar("sharer", default="")
@@ -116,3 +120,12 @@ class RequestThreads(TurnThreads):
         """End the threads of both kinds."""
         self._management.shutdown(wait, cancel_futures=cancel_futures)
         super().shutdown(wait, cancel_futures=cancel_futures)
+
+
+async def off_loop(
+    size_bytes: int, work: Callable[P, T], *arguments: P.args, **options: P.kwargs
+) -> T:
+    """Run small work of a request at once, and large work in a thread."""
+    if size_bytes <= INLINE_BODY_BYTES:
+        return work(*arguments, **options)
+    return await asyncio.to_thread(work, *arguments, **options)

@@ -1,4 +1,4 @@
-"""Charts as the pages' script expects them: of the overview, and of the workers."""
+"""Charts as the pages' script expects them, and those of the workers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, NotRequired, TypedDict, cast
 
-from fairserve.platform.monitoring.live_snapshot import LiveSnapshot, WorkerSeries
 from fairserve.platform.monitoring.live_snapshot import Series as Values
+from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 
-NAME_CHARS = 28
 RATE_BUCKETS = 12
 """Number of samples in the moving window of the hit rate, one minute."""
 RECENT_BUCKETS = 60
@@ -30,6 +29,14 @@ class Limit(TypedDict):
     value: float
 
 
+class Mark(TypedDict):
+    """A vertical line with a number, and its text in the list of events below the charts."""
+
+    at: float
+    text: str
+    tone: str
+
+
 class Chart(TypedDict):
     """One chart; ``time`` is in UTC epoch seconds."""
 
@@ -37,7 +44,10 @@ class Chart(TypedDict):
     series: list[Series]
     stacked: NotRequired[bool]
     bars: NotRequired[bool]
+    days: NotRequired[bool]
+    """True if each time is a day as the report counts it, by :func:`at`."""
     limits: NotRequired[list[Limit]]
+    marks: NotRequired[Sequence[Mark]]
     top: NotRequired[float]
     """End of the axis; by default slightly above the highest value."""
 
@@ -53,33 +63,6 @@ def chart(
 def at(day: date) -> float:
     """Return the position of a day on the time axis, its noon."""
     return datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()
-
-
-def of_overview(live: LiveSnapshot, names: Mapping[str, str]) -> dict[str, Chart]:
-    """Return the charts of the overview; a tenant's snapshot has no workers and no runs in progress."""
-    activity, cluster = live.activity, live.cluster
-    service = [
-        (_client(each.user, names.get(each.app, each.app)), _rate(each.service, live.bucket_s))
-        for each in live.clients
-    ]
-    if any(live.other_clients):
-        service.append(("all others", _rate(live.other_clients, live.bucket_s)))
-    runs = [("begun", activity.runs_begun), ("ended", activity.runs_ended)]
-    if cluster is not None:
-        runs = [("in progress", cluster.live_interactions)]
-    calls = [("running", activity.running_calls), ("queued", activity.queued_calls)]
-    waits = [("p50", activity.queue_p50_s), ("p99", activity.queue_p99_s)]
-    found = {
-        "service": chart(live.at, service),
-        "calls": chart(live.at, calls),
-        "waits": chart(live.at, waits),
-        "jain": chart(live.at, [("Jain's index", activity.jain_index)], top=1.02),
-        "runs": chart(live.at, runs),
-    }
-    if cluster is None:
-        return {**found, "ended": chart(live.at, activity.ended.items(), stacked=True)}
-    of_all = of_workers(live.at, cluster.workers, cluster.workers)
-    return {**found, **{name: {**of_all[name], "top": 1.02} for name in ("kv", "hits")}}
 
 
 def of_workers(
@@ -119,12 +102,3 @@ def share_over(parts: Values, wholes: Values, last: int) -> Values:
             whole -= wholes[at - last] or 0.0
         found.append(part / whole if whole > 0 else None)
     return found
-
-
-def _rate(values: Sequence[float | None], bucket_s: float) -> Values:
-    return [None if each is None else round(each / bucket_s, 3) for each in values]
-
-
-def _client(user: str, app: str) -> str:
-    text = f"{user} ({app})"
-    return text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 1]}…"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from fastapi import Request
+from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.platform.base.errors import FairServeError
+from fairserve.platform.console.formats import local_time
 from fairserve.platform.console.guard import SignInNeededError
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.signing_in import SIGN_IN
+from fairserve.platform.db.session import DatabaseUnavailableError
 
 PLACE = "/console"
 
@@ -28,11 +31,21 @@ def error_page(request: Request, error: FairServeError) -> Response:
         return _to_sign_in(request, by_script)
     viewer = getattr(request.state, "viewer", None)
     template = "error_part" if by_script else "error"
-    answer = page(
-        request, viewer, template, status=error.status, title=_TITLES.get(error.status), error=error
-    )
+    title = _TITLES.get(error.status)
+    if isinstance(error, DatabaseUnavailableError):
+        title = "The database does not answer"
+        error.message = _of_database(request)
+    answer = page(request, viewer, template, status=error.status, title=title, error=error)
     answer.headers.update(error.headers)
     return answer
+
+
+def _of_database(request: Request) -> str:
+    """Return why a page or a change fails while the database is away, and since when."""
+    causes = request.app.state.status.now().causes
+    since = next((each.since for each in causes if each.kind == "database"), None)
+    when = "" if since is None else Markup(" since {}").format(local_time(since))
+    return Markup("This page needs the database, which does not answer{}.").format(when)
 
 
 def _to_sign_in(request: Request, by_script: bool) -> Response:

@@ -8,6 +8,8 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
+from markupsafe import Markup
+
 from fairserve.platform.db.base import utc_now
 
 NOTHING = "–"  # noqa: RUF001
@@ -67,11 +69,23 @@ def moment(value: datetime | float | None) -> str:
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def ago(value: datetime | None) -> str:
-    """Format a past time as ``20 s ago``."""
+def local_time(value: datetime | float | None) -> str:
+    """Return an element with a time in UTC, which the script shows in the reader's time zone."""
     if value is None:
         return NOTHING
-    return f"{seconds(max(0.0, round((utc_now() - value).total_seconds())))} ago"
+    text = moment(value)
+    stamp = text.replace(" ", "T")
+    return Markup('<time datetime="{}Z">{} UTC</time>').format(stamp, text)
+
+
+def ago(value: datetime | None) -> str:
+    """Format a past time as ``20 s ago``, ``just now``."""
+    if value is None:
+        return NOTHING
+    passed = round((utc_now() - value).total_seconds())
+    if passed < 60:
+        return f"{passed} s ago" if passed > 0 else "just now"
+    return f"{seconds(passed)} ago"
 
 
 def money(amount: Decimal | float | None) -> str:
@@ -102,7 +116,7 @@ FILTERS: Mapping[str, Callable[..., str]] = {
     "short": short,
     "percent": percent,
     "seconds": seconds,
-    "moment": moment,
+    "local_time": local_time,
     "ago": ago,
     "money": money,
     "value_text": value_text,

@@ -16,8 +16,8 @@ from fairserve.platform.base.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from fairserve.platform.console import sessions
 from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.principals import route_of
@@ -39,7 +39,7 @@ class SignInNeededError(AuthenticationError):
 def signed_in(request: Request) -> Viewer | None:
     """Return the viewer of the request's cookie. A person of a former provider is nobody.
 
-    The database is read once in a request.
+    The database is read once in a request. Raises UnavailableError if only the database knows.
     """
     if not hasattr(request.state, "signed_in"):
         request.state.signed_in = _read_viewer(request)
@@ -50,7 +50,8 @@ def signed_in(request: Request) -> Viewer | None:
 def _read_viewer(request: Request) -> Viewer | None:
     state = request.app.state
     token = request.cookies.get(COOKIE, "")
-    viewer = sessions.find(state.session_factory, token, state.settings.tenancy, utc_now())
+    console: ConsoleState = state.console
+    viewer = console.sessions.find(state.session_factory, token, state.settings.tenancy, utc_now())
     if viewer is None or viewer.person is None:
         return viewer
     return viewer if viewer.person.issuer == state.settings.console.oidc_issuer else None

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse
 
 from fairserve.platform.console import formats
 from fairserve.platform.console.assets import asset_url
-from fairserve.platform.console.navigation import navigation
+from fairserve.platform.console.navigation import navigation, rail_of, section_of, tabs_of
 from fairserve.platform.console.notes import NOTES
 from fairserve.platform.console.sessions import Viewer
 
@@ -25,12 +25,16 @@ def page(
     request: Request, viewer: Viewer | None, template: str, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
     """Return a page, or the part of it that the template renders."""
+    pages = [each for each in navigation() if viewer and (viewer.is_admin or not each.only_admin)]
     text = render(
         template,
         viewer=viewer,
-        pages=[
-            each for each in navigation() if viewer and (viewer.is_admin or not each.only_admin)
-        ],
+        pages=pages,
+        rail=rail_of(pages),
+        tabs=tabs_of(pages, request.url.path),
+        path=request.url.path,
+        is_admin=viewer is not None and viewer.is_admin,
+        status=None if viewer is None else request.app.state.status.now(),
         note=NOTES.get(request.query_params.get("done", "")),
         currency=request.app.state.settings.tenancy.currency,
         **values,
@@ -55,6 +59,7 @@ def _environment() -> Environment:
     environment.filters |= formats.FILTERS
     environment.filters["json_block"] = _json_block
     environment.globals["asset"] = asset_url
+    environment.globals["section_of"] = section_of
     return environment
 
 

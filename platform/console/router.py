@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from starlette.responses import RedirectResponse, Response
 
 from fairserve.platform.console import sign_in, static_files
 from fairserve.platform.console.navigation import page_modules
 from fairserve.platform.console.oidc import sign_in as oidc_sign_in
+from fairserve.platform.console.signing_in import HOME
 
 PARTS = (sign_in, oidc_sign_in, static_files, *page_modules())
 
 router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+def root() -> Response:
+    """Redirect to the console."""
+    return RedirectResponse(HOME, status_code=303)
+
+
 for part in PARTS:
     router.include_router(part.router)

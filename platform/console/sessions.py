@@ -40,6 +40,8 @@ class Viewer:
     tenant_name: str | None
     """Name of the tenant; None for an operator."""
     session_id: str
+    expires_at: datetime
+    """End of the session, or of its key if that is earlier."""
     csrf: str = field(repr=False)
     """Token that every form must contain."""
     person: Person | None = None
@@ -82,7 +84,7 @@ def begin(
     )
     session.add(
         ConsoleSession(
-            id=_id_of(token),
+            id=id_of(token),
             **_columns(owner),
             created_at=now,
             seen_at=now,
@@ -98,7 +100,7 @@ def find(
     """Return the viewer of a cookie and record the use; None if the session has ended."""
     if not token or len(token) > MAX_TOKEN_CHARS:
         return None
-    session_id = _id_of(token)
+    session_id = id_of(token)
     row = _open_session(sessions, session_id, settings, now)
     if row is None:
         return None
@@ -106,11 +108,12 @@ def find(
     csrf = hashlib.sha256(b"csrf\x00" + token.encode()).hexdigest()
     if key is None:
         person = _person(found)
-        return Viewer(person.principal, None, session_id, csrf, person)
+        return Viewer(person.principal, None, session_id, found.expires_at, csrf, person)
     return Viewer(
         Principal(key.scope, key.tenant_id, key.app_id, key.id, key.prefix, key.role),
         None if tenant is None else tenant.name,
         session_id,
+        min(found.expires_at, key.expires_at or found.expires_at),
         csrf,
     )
 
@@ -192,5 +195,6 @@ def _person(row: ConsoleSession) -> Person:
     return Person(row.issuer, row.subject, row.name or "", row.role)
 
 
-def _id_of(token: str) -> str:
+def id_of(token: str) -> str:
+    """Return the id of the session of a cookie."""
     return hashlib.sha256(token.encode()).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from fastapi import APIRouter, Request
+from sqlalchemy.exc import OperationalError
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.platform.base.client_address import client_address
@@ -22,7 +23,7 @@ from fairserve.platform.console.signing_in import (
 )
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.db import audit
-from fairserve.platform.db.session import WriteSession
+from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.tenancy.auth import Principal
 
 logger = logging.getLogger(__name__)
@@ -69,18 +70,25 @@ async def sign_in(request: Request) -> Response:
 
 
 @router.post("/sign-out")
-def sign_out(request: Request, viewer: AnyViewer, form: OwnForm, session: WriteSession) -> Response:
-    """Delete the session."""
+def sign_out(request: Request, viewer: AnyViewer, form: OwnForm) -> Response:
+    """Delete the session. While the database does not answer, it ends on this server only."""
+    console: ConsoleState = request.app.state.console
+    factory: SessionFactory = request.app.state.session_factory
     settings: ConsoleSettings = request.app.state.settings.console
-    sessions.end(session, viewer.session_id)
-    audit.record(
-        session,
-        viewer.principal,
-        "console.sign_out",
-        viewer.principal.key_id or viewer.principal.actor,
-        tenant_id=viewer.tenant_id,
-        after={"address": client_address(request.scope, settings.proxy_networks)},
-    )
+    console.sessions.end(viewer)
+    try:
+        with factory.begin() as session:
+            sessions.end(session, viewer.session_id)
+            audit.record(
+                session,
+                viewer.principal,
+                "console.sign_out",
+                viewer.principal.key_id or viewer.principal.actor,
+                tenant_id=viewer.tenant_id,
+                after={"address": client_address(request.scope, settings.proxy_networks)},
+            )
+    except OperationalError:
+        logger.warning("a sign-out is not stored: the database does not answer")
     answer = RedirectResponse(SIGN_IN, status_code=303)
     answer.delete_cookie(COOKIE, path="/console")
     return answer

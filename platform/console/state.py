@@ -7,9 +7,11 @@ from contextlib import contextmanager
 
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.base.shared_limit import SharedLimit
+from fairserve.platform.console.known_names import KnownNames
 from fairserve.platform.console.oidc.loading import load_provider
 from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.console.sign_in_limit import SignInLimit
+from fairserve.platform.console.trusted_sessions import TrustedSessions
 from fairserve.platform.tenancy.failed_keys import FailureEntries
 
 MAX_SHARED = 100
@@ -81,6 +83,10 @@ class ConsoleState:
     def __init__(self, settings: ConsoleSettings) -> None:
         """Raises ValueError if an OpenID provider is configured and the extra ``oidc`` is missing."""
         self.overviews = Shared()
+        self.sessions = TrustedSessions()
+        self.names = KnownNames()
+        self.set_up = False
+        """True once a tenant, an app and a call were found."""
         self.sign_ins = SignInLimit()
         self.sign_in_failures = FailureEntries()
         self.people_without_role = FailureEntries()

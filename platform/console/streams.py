@@ -1,26 +1,32 @@
-"""Live pages: server-sent events while the page is open and its session is valid."""
+"""Live pages: server-sent events while the page is open and its session is valid.
+
+Beside its own events each stream has ``status``, the status line: at its begin, at each change, and
+every few seconds, by which the browser notices a server that is away.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Generic, TypeVar
 
 from fastapi import Request
-from sqlalchemy.exc import OperationalError
 from starlette.responses import StreamingResponse
 
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.base.live_stream import while_allowed
-from fairserve.platform.console import sessions
 from fairserve.platform.console.guard import SignInNeededError
+from fairserve.platform.console.rendering import render
 from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.db.session import unavailable
 
 KEEP_ALIVE = b": keep-alive\n\n"
+STATUS_S = 4.0
+"""Longest pause between two status lines, in seconds."""
 MEDIA_TYPE = "text/event-stream"
 
 Source = Callable[[], AsyncIterator[bytes]]
@@ -43,23 +49,30 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
     Raises UnavailableError if too many live pages are open.
     """
     state = request.app.state
-    state.console.streams.check(viewer.principal.sharer)
+    console: ConsoleState = state.console
+    console.streams.check(viewer.principal.sharer)
 
     def check_session() -> None:
-        try:
-            if not sessions.still_holds(
-                state.session_factory, viewer, state.settings.tenancy, utc_now()
-            ):
-                raise SignInNeededError("signed out")
-        except OperationalError as error:
-            raise unavailable() from error
+        if not console.sessions.still_holds(
+            state.session_factory, viewer, state.settings.tenancy, utc_now()
+        ):
+            raise SignInNeededError("signed out")
+
+    def status() -> bytes:
+        line = render("status_line", status=state.status.now(), is_admin=viewer.is_admin)
+        return event("status", line)
 
     async def events() -> AsyncIterator[bytes]:
-        with state.console.streams.one(viewer.principal.sharer):
-            yield b"retry: 3000\n\n"
+        with console.streams.one(viewer.principal.sharer):
+            sent, sent_s = status(), time.monotonic()
+            yield b"retry: 3000\n\n" + sent
             async with aclosing(source()) as pieces:  # type: ignore[type-var]
                 async for piece in pieces:
                     yield piece
+                    line, now_s = status(), time.monotonic()
+                    if line != sent or now_s - sent_s >= STATUS_S:
+                        sent, sent_s = line, now_s
+                        yield line
                     if state.draining.is_set():
                         return
 

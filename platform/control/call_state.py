@@ -226,5 +226,6 @@ def _usage_fields(usage: TokenUsage) -> dict[str, Any]:
         "cached_tokens": usage.cached_tokens,
         "extend_tokens": usage.extend_tokens,
         "output_tokens": usage.output_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
         "service": _SERVICE(usage),
     }

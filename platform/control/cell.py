@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.tracking.tracker import TrackerLimits
-from fairserve.platform.base.errors import FairServeError, UnavailableError
+from fairserve.platform.base.errors import FairServeError, PermissionDeniedError, UnavailableError
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.capacity import (
     capacity_error,
@@ -36,6 +36,7 @@ from fairserve.platform.control.cell_events import (
     CallAnswer,
     CallChange,
     CallMessage,
+    CallsLost,
     CallStep,
     CellEvent,
     ClockSet,
@@ -53,6 +54,7 @@ from fairserve.platform.control.cell_events import (
 from fairserve.platform.control.forecast import OutputForecast
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
+    USER_BLOCKED,
     Attached,
     Cancel,
     Grant,
@@ -121,6 +123,7 @@ class Cell:
             Release: self._release,
             Cancel: self._withdraw,
             NotStored: self._drop,
+            CallsLost: self._end_lost,
             Draining: self._drain,
             DecodedTokensDue: self._pass_decoded,
             ClockSet: self._set_clock,
@@ -130,6 +133,7 @@ class Cell:
             ev.InteractionOpened: self._open_run,
             ev.InteractionClosed: self._close_run,
             ev.CallMoved: self._move,
+            ev.UserStopped: self._stop_user,
             ev.Tick: self._tick,
         }
 
@@ -325,6 +329,17 @@ class Cell:
         if live is not None:
             self._end(live, "failed", "not journaled", stored=False)
 
+    def _end_lost(self, event: CallsLost) -> None:
+        """End these calls; a server that is not dead after all gets the error, and stops them."""
+        message = "the server of the call was cut off from the others for too long"
+        found = (
+            live for call_id in event.call_ids if (live := self.calls.get(call_id)) is not None
+        )
+        for live in _queued_first(found):
+            if event.silent and live.worker_id is not None:
+                return
+            self._stop(live, "failed", "server lost", message)
+
     def _stop(
         self,
         live: CallState,
@@ -338,9 +353,8 @@ class Cell:
             code = "queue_timeout" if outcome == "expired" else "unavailable"
             self._fail(live, message or error, code, retry_after_s)
         else:
-            self.outputs.append(
-                CallMessage(live.record_id, Cancel(live.call.call_id, outcome, error))
-            )
+            cancel = Cancel(live.call.call_id, outcome, message or error)
+            self.outputs.append(CallMessage(live.record_id, cancel))
         self._end(live, outcome, error)
 
     def _fail(self, live: CallState, message: str, code: str, retry_after_s: float = 0.0) -> None:
@@ -430,6 +444,9 @@ class Cell:
         self._execute(commands)
         self._save_run(event.interaction_id)
 
+    def _stop_user(self, event: ev.UserStopped) -> None:
+        self._execute(self.dispatcher.handle(event, self._now_s), blocked=True)
+
     def _save_run(self, run_id: str) -> None:
         """Put out the state of an open run that a restart cannot derive from its calls."""
         run = self.dispatcher.tracker.get(run_id)
@@ -458,8 +475,7 @@ class Cell:
         self.draining = True
         if not event.ends:
             return
-        # Queued calls first: the end of a running call would grant them.
-        for live in sorted(self.calls, key=lambda live: live.worker_id is not None):
+        for live in _queued_first(self.calls):
             self._stop(live, "failed", "server stopped", "the server is stopping")
 
     def _set_clock(self, event: ClockSet) -> None:
@@ -488,13 +504,14 @@ class Cell:
         except (KeyError, ValueError) as error:
             logger.warning("%s was not applied: %s", type(event).__name__, error)
 
-    def _execute(self, commands: list[ev.Command]) -> None:
+    def _execute(self, commands: list[ev.Command], *, blocked: bool = False) -> None:
+        """Execute commands; ``blocked`` if they stop the calls of a blocked user."""
         for command in commands:
             match command:
                 case ev.Admit():
                     self._grant(command)
                 case ev.CancelCall():
-                    self._cancelled(command)
+                    self._cancelled(command, blocked)
                 case ev.InteractionEnded():
                     self._run_ended(command)
                 case ev.Refuse():
@@ -515,18 +532,23 @@ class Cell:
         )
         self.outputs.append(CallAnswer(live.record_id, grant))
 
-    def _cancelled(self, command: ev.CancelCall) -> None:
-        """Stop a call whose run was cancelled."""
+    def _cancelled(self, command: ev.CancelCall, blocked: bool) -> None:
+        """Stop a call whose user was blocked, or else whose run was cancelled."""
         live = self.calls.get(command.call_id)
         if live is None:
             return
-        if command.worker_id is None:
-            self._fail(live, "its interaction was cancelled", "interaction_cancelled")
-            self._forget(live)
-            self._record(live, command.outcome, "interaction cancelled")
-        else:
-            message = Cancel(command.call_id, command.outcome, "its interaction was cancelled")
+        reason = USER_BLOCKED if blocked else "its interaction was cancelled"
+        if command.worker_id is not None:
+            message = Cancel(command.call_id, command.outcome, reason)
             self.outputs.append(CallMessage(live.record_id, message))
+            return
+        if blocked:
+            error = PermissionDeniedError(reason, code="user_blocked")
+            self.outputs.append(CallAnswer(live.record_id, error))
+        else:
+            self._fail(live, reason, "interaction_cancelled")
+        self._forget(live)
+        self._record(live, command.outcome, reason if blocked else "interaction cancelled")
 
     def _displaced(self, rejection: ev.Refuse) -> None:
         """Reject a queued call whose place was given to another client's."""
@@ -594,3 +616,8 @@ class Cell:
             (model, valid_from, TokenPrice(*price)) for model, valid_from, *price in state["prices"]
         )
         self._utc_offset_s, self.draining = state["utc_offset_s"], state["draining"]
+
+
+def _queued_first(calls: Iterable[CallState]) -> list[CallState]:
+    """Return the calls in the order of their ends: that of a running one would grant queued ones."""
+    return sorted(calls, key=lambda live: live.worker_id is not None)

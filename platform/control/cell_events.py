@@ -39,6 +39,14 @@ class NotStored:
 
 
 @dataclass(frozen=True, slots=True)
+class CallsLost:
+    """The server of these calls is lost: they end. If it is only silent, those that are queued do."""
+
+    call_ids: tuple[str, ...]
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Draining:
     """New calls are rejected from now on; ``ends`` the remaining ones, too."""
 
@@ -87,6 +95,7 @@ CellEvent = (
     | Release
     | Cancel
     | NotStored
+    | CallsLost
     | Draining
     | RunRestored
     | SystemChanged

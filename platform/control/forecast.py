@@ -13,11 +13,12 @@ Weakness: a client that completes long prompts with short answers is charged les
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath
 from fairserve.interactions.tracking.shared_table import SharedTable
+from fairserve.platform.control.record import values_of
 
 MIN_S = 0.001
 """Shortest time in seconds from which a speed is computed."""
@@ -48,6 +49,9 @@ class _Speed:
         weight = min(tokens, most)
         self.tokens = min(self.tokens + weight, most)
         self.tokens_per_s += (tokens / running_s - self.tokens_per_s) * weight / self.tokens
+
+
+_SPEED = values_of(_Speed)
 
 
 class OutputForecast:
@@ -82,8 +86,8 @@ class OutputForecast:
     def snapshot(self) -> dict[str, Any]:
         """Return the state as plain JSON values."""
         return {
-            "all": {pool: list(astuple(speed)) for pool, speed in self._all.items()},
-            "own": self._own.snapshot(lambda key, speed: [key[0], list(key[1]), *astuple(speed)]),
+            "all": {pool: list(_SPEED(speed)) for pool, speed in self._all.items()},
+            "own": self._own.snapshot(lambda key, speed: [key[0], list(key[1]), *_SPEED(speed)]),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -20,12 +20,13 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
+from fairserve.platform.control.record import values_of
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,9 @@ class _Shared:
     """Calls or runs that share the row."""
     calls: int = 0
     """Calls of the runs."""
+
+
+_BUCKET, _SHARED = values_of(_Bucket), values_of(_Shared)
 
 
 class FreeRows:
@@ -167,8 +171,8 @@ class FreeRows:
         """Return the state as plain JSON values."""
         return {
             "made": self._made,
-            "buckets": [[tenant, *astuple(each)] for tenant, each in self._buckets.items()],
-            "shared": self._shared.snapshot(lambda key, row: [list(key), *astuple(row)]),
+            "buckets": [[tenant, *_BUCKET(each)] for tenant, each in self._buckets.items()],
+            "shared": self._shared.snapshot(lambda key, row: [list(key), *_SHARED(row)]),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:

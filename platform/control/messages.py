@@ -20,6 +20,8 @@ from fairserve.throttling.base import Decision
 
 Client = tuple[str, str, str]
 """Tenant, app and user."""
+USER_BLOCKED = "an operator has blocked this user"
+"""Message to the clients of calls that a block rejects or cancels."""
 
 
 # --- calls -----------------------------------------------------------------------------------------
@@ -171,6 +173,8 @@ class CallRecord:
     cached_tokens: int = 0
     extend_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Part of ``output_tokens``."""
     expected_output_tokens: int | None = None
     """Prediction at its admission; None if it was not admitted."""
     service: float = 0.0

@@ -35,6 +35,8 @@ from fairserve.platform.control.storage import ServingRight as ServingRight
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.scheduling.events import CallOutcome, Event, InteractionEnded
+from fairserve.throttling.quotas.contracts import ContractUse
+from fairserve.throttling.quotas.quota import QuotaScope
 
 
 class CallListener:
@@ -129,6 +131,10 @@ class ControlPort(ControlInbox, Protocol):
         """Return the remaining quotas and overload limits for the user's next call."""
         ...
 
+    def quota_in_use(self, scope: QuotaScope, owner: str, user: str = "") -> ContractUse:
+        """Return the use of one quota; ``owner`` is the tenant, or the app of the scope ``app``."""
+        ...
+
     def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
         """Return true if the user's quotas allow calls that name this model."""
         ...
@@ -181,7 +187,10 @@ class ControlPort(ControlInbox, Protocol):
         ...
 
     async def interaction(self, run_id: str) -> RunView | None:
-        """Return a run that is live, or ended so lately that the database may lack it; else None."""
+        """Return a run that is live, or ended so lately that the database may lack it; else None.
+
+        This and what lists and follows runs raise UnavailableError while another version decides.
+        """
         ...
 
     async def runs(

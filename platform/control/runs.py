@@ -9,7 +9,7 @@ closed it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from fairserve.interactions.tracking.identity import client_call_id, client_run_
 from fairserve.interactions.tracking.run import RestoredRun, Run, RunState
 from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, RunView
+from fairserve.platform.control.record import values_of
 from fairserve.scheduling.events import InteractionEnded
 
 MAX_ENDED = 4_000
@@ -225,8 +226,8 @@ class LiveRuns:
     def snapshot(self) -> dict[str, Any]:
         """Return the state as plain JSON values."""
         return {
-            "live": [[run_id, *astuple(run)] for run_id, run in self._runs.items()],
-            "ended": self._ended.snapshot(lambda run_id, view: astuple(view)),
+            "live": [[run_id, *_RUN(run)] for run_id, run in self._runs.items()],
+            "ended": self._ended.snapshot(lambda run_id, view: _RUN_VIEW(view)),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -237,6 +238,9 @@ class LiveRuns:
             run.saved = None if run.saved is None else (run.saved[0], run.saved[1])
             self._add(run_id, run)
         self._ended.restore(state["ended"], lambda plain: (plain[0], RunView(*plain)))
+
+
+_RUN, _RUN_VIEW = values_of(_Run), values_of(RunView)
 
 
 def _view(run_id: str, run: _Run) -> RunView:

@@ -12,6 +12,7 @@ the counters of fairness start at zero.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -77,12 +78,14 @@ from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.scheduling.system import SystemConfig
+from fairserve.throttling.quotas.contracts import ContractUse
+from fairserve.throttling.quotas.quota import QuotaScope
 
 logger = logging.getLogger(__name__)
 
 STOPPED = "server stopped"
-REPEATED_S = 5.0
-"""Seconds in which a shared order writes again what its log has lost."""
+NOTHING = Cancel("")
+"""An event without an effect, for who waits until earlier ones are applied."""
 VIEWED_AT_ONCE = 200
 """Live calls of a run that are read in one turn of the event loop: about 3 ms."""
 
@@ -91,6 +94,7 @@ VIEWED_AT_ONCE = 200
 class _Waiter:
     """The client of a call, from its submission to its end."""
 
+    record_id: str
     on_message: OnMessage
     turn: asyncio.Future[Grant | RejectCall]
     """Resolved by the next answer; a new one each time the call is requeued."""
@@ -100,6 +104,10 @@ class _Waiter:
     """Worker of the last grant."""
     call_id: str = ""
     traceparent: str = ""
+    accepted: bool = False
+    """True once the listeners know the call."""
+    release: Release | None = None
+    """The end of the call, if it was put."""
 
     def answer(self, answer: Grant | RejectCall | FairServeError) -> str:
         """Resolve the turn; return the worker that has the call if a repeated grant names another."""
@@ -155,10 +163,16 @@ class ControlService:
         """Followers of runs by the run's core id."""
         self._waiters: dict[str, _Waiter] = {}
         """Clients of the live calls by record id."""
+        self._granted: dict[str, _Waiter] = {}
+        """Those with a grant, by call id; also of a call that an earlier state of the cell lacks."""
+        self._search: asyncio.Task[None] | None = None
+        """Task that looks for lost calls."""
         self._outputs: deque[Output] = deque()
         """Outputs that are not executed yet."""
         self._executing = False
         self._draining = False
+        self._answered = False
+        """True once another version decides, and answers for the calls of this process."""
         self._no_calls = asyncio.Event()
         """Set while control drains and no call is left."""
         self.openings = BudgetOpenings(spent, self.post)
@@ -209,6 +223,8 @@ class ControlService:
 
     async def close(self) -> None:
         """Stop the ticks."""
+        if self._search is not None:
+            self._search.cancel()
         await self.order.close()
 
     # --- outputs ----------------------------------------------------------------------------------
@@ -237,6 +253,8 @@ class ControlService:
                             elsewhere = waiter.answer(output.answer)
                             if elsewhere and isinstance(output.answer, Grant):
                                 self.order.put(ev.CallMoved(output.answer.call_id, elsewhere))
+                            if waiter.release is not None:  # a state lacked its grant
+                                self.order.put(waiter.release)
                             if waiter.sequence is None:
                                 rejected.append(output.record_id)
                     case CallMessage():
@@ -258,8 +276,8 @@ class ControlService:
         """Handle that the cell has another state than the one with these calls, in a shared order.
 
         The outputs that lead to it are not known here. A call of this process that was granted in them
-        is queued once more, for a grant that is read. A client whose call is not in the state after
-        ``REPEATED_S`` gets an error: until then the order writes what it has put lately once more.
+        is queued once more, for a grant that is read. The order writes what it has put lately once more,
+        and calls in progress continue. A client whose call is not in the state after that gets an error.
         """
         for listener in self._listeners_of_all:
             for live in before:
@@ -279,20 +297,51 @@ class ControlService:
                         live.call.call_id, "failed", live.usage, retry_on_another_worker=True
                     )
                     self.order.put(again)
-        if self._loop is not None:
-            self._loop.call_later(REPEATED_S, self._fail_lost, [*self._waiters])
+        if self._search is not None:
+            self._search.cancel()
+        self._search = asyncio.create_task(self._fail_lost([*self._waiters]), name="lost calls")
 
-    def _fail_lost(self, record_ids: Sequence[str]) -> None:
-        """Answer those of these clients whose calls the cell does not know, and withdraw the calls."""
+    def answered(self) -> None:
+        """Handle that another version decides from now on, and answers for the calls of this process.
+
+        Of the cell only the table of calls is kept up to date, with the calls of this process.
+        """
+        self._answered = True
+        for live in [*self.cell.calls]:
+            if live.record_id not in self._waiters:
+                self.cell.calls.forget(live)
+                for listener in self._listeners_of_all:
+                    listener.call_dropped(live)
+        self._followers.publish_all(ServerStopping())
+
+    def _require_view(self) -> None:
+        """Raise UnavailableError if the cell is not kept up to date here."""
+        if self._answered:
+            raise UnavailableError(
+                "servers of a newer version show this; try again", headers={"Retry-After": "2"}
+            )
+
+    async def _fail_lost(self, record_ids: Sequence[str]) -> None:
+        """Answer those of these clients whose calls the cell does not know, and withdraw the calls.
+
+        It knows them once it has what this process has put so far.
+        """
+        with contextlib.suppress(UnavailableError):
+            await self.order.applied(NOTHING)
         known = {live.record_id for live in self.cell.calls}
         for record_id in record_ids:
             if record_id in known or record_id not in self._waiters:
                 continue
-            waiter = self._waiters.pop(record_id)
+            waiter = self._waiters[record_id]
+            self._forget(waiter)
             waiter.answer(UnavailableError("the call is lost", headers={"Retry-After": "1"}))
             waiter.on_message(Cancel(waiter.call_id, "failed", "the call is lost"))
             self.order.put(Cancel(waiter.call_id, "failed", "the call is lost"))
         self._check_empty()
+
+    def awaits_grants(self) -> bool:
+        """Return whether a client of this process may wait for an event of another one."""
+        return bool(self._waiters) and self.cell.calls.waiting > 0
 
     def _write(self, row: JournalRow) -> None:
         sequence = self._journal.append(*row)
@@ -306,12 +355,17 @@ class ControlService:
         listeners = self._listeners if waiter is not None else self._listeners_of_all
         match change.step:
             case "accepted":
+                if waiter is not None and waiter.accepted:  # once more: a state lacked it
+                    listeners = self._listeners_of_all
                 for listener in listeners:
                     listener.call_accepted(live, now_s)
-                if waiter is not None:
-                    waiter.traceparent = live.traceparent
+                if waiter is not None and not waiter.accepted:
+                    waiter.accepted, waiter.traceparent = True, live.traceparent
                 self._publish(live, "queued", "")
             case "granted":
+                if waiter is not None:
+                    waiter.call_id = live.call.call_id
+                    self._granted[waiter.call_id] = waiter
                 for listener in listeners:
                     listener.call_granted(live)
                 self._publish(live, "running", "")
@@ -342,8 +396,17 @@ class ControlService:
 
     def _left(self, live: CallState) -> None:
         """Forget the client of a call that has ended or was rejected."""
-        self._waiters.pop(live.record_id, None)
+        waiter = self._waiters.get(live.record_id)
+        if waiter is not None:
+            self._forget(waiter)
+            if waiter.worker_id and not waiter.turn.done():  # it has requested another grant
+                waiter.answer(_stopped())
         self._check_empty()
+
+    def _forget(self, waiter: _Waiter) -> None:
+        del self._waiters[waiter.record_id]
+        if self._granted.get(waiter.call_id) is waiter:
+            del self._granted[waiter.call_id]
 
     def _check_empty(self) -> None:
         if self._draining and not self._waiters:
@@ -435,7 +498,7 @@ class ControlService:
         """See the port."""
         self._require_storage("call")
         turn = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(on_message, turn, call_id=message.call.call_id)
+        waiter = _Waiter(message.record_id, on_message, turn, call_id=message.call.call_id)
         self._waiters[message.record_id] = waiter
         try:
             await self.order.applied(message)
@@ -472,14 +535,14 @@ class ControlService:
 
     def progress(self, message: Progress) -> bool:
         """See the port."""
-        if self.cell.calls.running(message.call_id) is None:
+        if message.call_id not in self._granted:
             return False
         self.order.put(message)
         return True
 
     def moved(self, call_id: str, worker_id: str) -> bool:
         """See the port."""
-        if self.cell.calls.running(call_id) is None:
+        if call_id not in self._granted:
             return False
         try:
             self.order.put(ev.CallMoved(call_id, worker_id))
@@ -490,16 +553,16 @@ class ControlService:
 
     async def release(self, message: Release) -> Grant | None:
         """See the port."""
-        live = self.cell.calls.running(message.call_id)
-        if live is None:
+        waiter = self._granted.get(message.call_id)
+        if waiter is None:
             return None  # its lease had ended, or control had stopped it
         if not message.retry_on_another_worker:
+            waiter.release = message
             self.order.put(message)
             return None
-        waiter = self._waiters[live.record_id]
         waiter.turn = asyncio.get_running_loop().create_future()
         self.order.put(message)
-        granted = await self._turn(waiter, live.record_id, message.call_id)
+        granted = await self._turn(waiter, waiter.record_id, message.call_id)
         assert isinstance(granted, Grant), "a call that was admitted once is never rejected"
         return granted
 
@@ -538,7 +601,9 @@ class ControlService:
         self._require_storage("interaction")
         await self.order.applied(ev.InteractionOpened(run_id, tenant, app, user, sink, declared))
         view = self.cell.runs.view(run_id)
-        assert view is not None, "it was opened"
+        if view is None:
+            assert self._answered, "it was opened"
+            view = self.cell.runs.opened(run_id, tenant, app, user, self._wall())
         await self._journal.written()
         return view
 
@@ -559,20 +624,24 @@ class ControlService:
 
     def follow_run(self, run_id: str, on_event: OnRunEvent, sharer: str) -> Callable[[], None]:
         """See the port."""
+        self._require_view()
         return self._followers.subscribe(run_id, on_event, sharer)
 
     async def interaction(self, run_id: str) -> RunView | None:
         """See the port."""
+        self._require_view()
         return self.cell.runs.view(run_id)
 
     async def runs(
         self, tenant: str | None, app: str | None, limit: int, *, user: str | None = None
     ) -> list[RunView]:
         """See the port."""
+        self._require_view()
         return self.cell.runs.latest(limit, tenant=tenant, app=app, user=user)
 
     async def interaction_calls(self, run_id: str) -> list[CallView]:
         """See the port."""
+        self._require_view()
         run = self.cell.dispatcher.tracker.get(run_id)
         views: list[CallView] = []
         for number, call_id in enumerate(() if run is None else tuple(run.live_calls)):
@@ -595,6 +664,11 @@ class ControlService:
     def limits_in_use(self, tenant: str, app: str, user: str) -> LimitsInUse:
         """See the port."""
         return self.cell.dispatcher.limits_in_use((tenant, app, user), self._clock(), self._wall())
+
+    def quota_in_use(self, scope: QuotaScope, owner: str, user: str = "") -> ContractUse:
+        """See the port."""
+        holder = (scope, owner, user)
+        return self.cell.dispatcher.quota_in_use(holder, self._clock(), self._wall())
 
     def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
         """See the port."""
@@ -674,6 +748,12 @@ class ControlService:
 
 def _stopping() -> UnavailableError:
     return UnavailableError("the server is stopping", headers={"Retry-After": "1"})
+
+
+def _stopped() -> UnavailableError:
+    return UnavailableError(
+        "the call was stopped", code="call_stopped", headers={"Retry-After": "5"}
+    )
 
 
 def _not_journaled(error: JournalUnavailableError, what: str) -> UnavailableError:

@@ -58,4 +58,6 @@ class Price(Base):
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     output_tokens: Mapped[int] = mapped_column(BigInteger)
     author: Mapped[str] = mapped_column(String(NAME_CHARS))
+    managed_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
+    """Name of the declaration that manages the price; null: none."""
     created_at: Mapped[datetime]

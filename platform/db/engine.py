@@ -8,7 +8,8 @@ A SQLite database holds prompts and hashes of keys. Its files are readable by th
 the mode of their folder is.
 
 A session opens its connection with its first statement, and management's requests have connections of
-their own (:mod:`fairserve.platform.base.bulkhead`).
+their own (:mod:`fairserve.platform.base.bulkhead`). While the database does not answer, none begins
+(:mod:`fairserve.platform.db.watch`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from fairserve.platform.base.bulkhead import is_management
+from fairserve.platform.db.watch import DatabaseAwayError, DatabaseWatch
 
 BUSY_TIMEOUT_S = 30
+CONNECT_S = 10
+"""Seconds after which a connection that PostgreSQL does not accept has failed."""
+MANAGEMENT_CONNECT_S = 5
 _KEEPALIVE = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -59,7 +64,9 @@ def normalise_url(url: str) -> URL:
     raise ValueError(f"{parsed.drivername} databases are not supported; use postgresql or sqlite")
 
 
-def connect(url: str, *, pool_size: int = 10, create: bool = True) -> Engine:
+def connect(
+    url: str, *, pool_size: int = 10, create: bool = True, connect_s: int = CONNECT_S
+) -> Engine:
     """Return an engine for the database without opening a connection.
 
     ``create`` creates a SQLite file and its folder, and makes files that others can read private.
@@ -93,7 +100,11 @@ def connect(url: str, *, pool_size: int = 10, create: bool = True) -> Engine:
             pool_size=pool_size,
             pool_pre_ping=True,
             hide_parameters=True,
-            connect_args={"connect_timeout": 10, "options": "-c timezone=utc", **_KEEPALIVE},
+            connect_args={
+                "connect_timeout": connect_s,
+                "options": "-c timezone=utc",
+                **_KEEPALIVE,
+            },
         )
     except ModuleNotFoundError:
         raise ValueError("PostgreSQL needs: pip install 'fairserve[postgres]'") from None
@@ -117,26 +128,49 @@ def _keep_private(path: Path) -> None:
             file.chmod(0o600)
 
 
-def management_engine(engine: Engine) -> Engine:
+def management_engine(engine: Engine, *, pool_size: int = 10) -> Engine:
     """Return an engine for the same database, with connections of its own."""
-    return connect(engine.url.render_as_string(hide_password=False))
+    url = engine.url.render_as_string(hide_password=False)
+    return connect(url, pool_size=pool_size, connect_s=MANAGEMENT_CONNECT_S)
+
+
+def database_watch(management: Engine) -> DatabaseWatch:
+    """Return the watch of the database of management's connections; it does not probe yet."""
+    probe = management_engine(management, pool_size=1)
+    return DatabaseWatch(probe.execution_options(**{READ_ONLY: True}), management)
 
 
 class DatabaseSession(Session):
     """A session on the connections of the kind of work that opens it: calls or management."""
 
-    def __init__(self, bind: Engine, management: Engine | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        bind: Engine,
+        management: Engine | None = None,
+        watch: DatabaseWatch | None = None,
+        **options: Any,
+    ) -> None:
+        """Raises DatabaseAwayError while the ``watch`` finds the database away."""
+        if watch is not None and watch.away_since is not None:
+            raise DatabaseAwayError
         own = bind if management is None or not is_management() else management
         super().__init__(own, **options)
 
 
-def session_factory(engine: Engine, management: Engine | None = None) -> SessionFactory:
+def session_factory(
+    engine: Engine, management: Engine | None = None, watch: DatabaseWatch | None = None
+) -> SessionFactory:
     """Return a factory of sessions whose objects stay readable after the commit.
 
-    ``management`` has the connections of requests that make no call; None: those of all others.
+    ``management`` has the connections of requests that make no call; None: those of all others. With
+    a ``watch``, a session raises OperationalError at once while the database is away.
     """
     made: SessionFactory = sessionmaker(
-        engine, class_=DatabaseSession, management=management, expire_on_commit=False
+        engine,
+        class_=DatabaseSession,
+        management=management,
+        watch=watch,
+        expire_on_commit=False,
     )
     return made
 

@@ -49,4 +49,6 @@ class FleetAlias(Base):
 
     name: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
     targets: Mapped[dict[str, Any]] = mapped_column(JSON)
+    managed_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
+    """Name of the declaration that manages the alias; null: none."""
     updated_at: Mapped[datetime]

@@ -41,6 +41,8 @@ class Tenant(Base):
     """Weight of the tenant's calls: 2 is entitled to twice the service of 1."""
     levels: Mapped[TenantLevels | None] = mapped_column(String(32))
     """Levels of the tenant's clients; null: the system's."""
+    managed_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
+    """Name of the declaration that manages the tenant; null: none."""
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
@@ -70,6 +72,8 @@ class App(Base):
     """Origins of the pages that may call with its keys; null: none."""
     run_rules: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     """Rules that assign its calls to runs; null: the server's, empty: each call is a run."""
+    managed_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
+    """Name of the declaration that manages the app; null: none."""
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
@@ -153,4 +157,6 @@ class EndUser(Base):
     rpm: Mapped[int | None]
     """Calls per minute under overload, in place of the app's ``user_rpm``."""
     blocked: Mapped[bool]
+    managed_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
+    """Name of the declaration that manages the settings; null: none."""
     updated_at: Mapped[datetime]

@@ -70,11 +70,16 @@ def key_hasher(settings: DbSettings) -> KeyHasher:
             settings.secret_key.get_secret_value().encode(),
             previous.get_secret_value().encode() if previous else None,
         )
-    if not settings.embedded_database:
+    require_secret_key(settings)
+    return KeyHasher(_secret_in_file(settings.data_dir / KEY_FILE))
+
+
+def require_secret_key(settings: DbSettings) -> None:
+    """Raise ValueError if a shared database is used without ``secret_key``."""
+    if settings.secret_key is None and not settings.embedded_database:
         raise ValueError(
             "FAIRSERVE_SECRET_KEY must be set, to the same value on all servers of a shared database"
         )
-    return KeyHasher(_secret_in_file(settings.data_dir / KEY_FILE))
 
 
 def _secret_in_file(path: Path) -> bytes:

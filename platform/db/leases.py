@@ -165,22 +165,22 @@ class LeasedTable(Generic[Row]):
         now: datetime,
         duration: timedelta,
     ) -> list[RowLease[Row]]:
-        """Extend leases of which a third is over; return those that are lost. The caller commits."""
+        """Extend leases of which a third is over; return those that are lost. The caller commits.
+
+        A lease that its holder has ended since is neither extended nor lost.
+        """
         rows = session.execute(self._values(session), key_parameter(each.key for each in leases))
         until = {tuple(row[:-1]): row[-1] for row in rows}
         fresh = now + duration * 2 / 3
-        due = [
-            each.key
-            for each in leases
-            if each.values in until and not fresh < (until[each.values] or now)
-        ]
+        due = [each.key for each in leases if (until.get(each.values) or fresh) < fresh]
         if due:
             held = set(self.locked(session, due).values())
             keys = [each.key for each in leases if each.values in held]
             table = self.model.__table__
             assert isinstance(table, Table)
             which = in_keys(list(table.primary_key), session.get_bind().dialect.name)
-            extended = update(table).where(which).values(lease_until=now + duration)
+            held_still = which & self._column("lease_until").is_not(None)
+            extended = update(table).where(held_still).values(lease_until=now + duration)
             session.execute(extended, key_parameter(keys))
         return [each for each in leases if each.values not in until]
 

@@ -93,6 +93,8 @@ class LedgerCall(Base):
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     extend_tokens: Mapped[int] = mapped_column(BigInteger)
     output_tokens: Mapped[int] = mapped_column(BigInteger)
+    reasoning_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Part of ``output_tokens``."""
     service: Mapped[float]
     expected_output_tokens: Mapped[int | None] = mapped_column(BigInteger)
     """Output tokens predicted when the call was admitted; null if it was not."""

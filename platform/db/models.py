@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fairserve.platform.db.alarms import AlarmRow
 from fairserve.platform.db.base import Base
 from fairserve.platform.db.batches import Batch, BatchResult, File, FilePart
 from fairserve.platform.db.console import ConsoleSession
@@ -37,6 +38,7 @@ from fairserve.platform.db.usage import (
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 
 __all__ = [
+    "AlarmRow",
     "ApiKey",
     "App",
     "AppLimits",

@@ -1,4 +1,4 @@
-"""Look-up of the names of tenants and apps."""
+"""Look-up of the names of tenants, apps and keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from fairserve.platform.db.identity import App, Tenant
+from fairserve.platform.db.identity import ApiKey, App, Tenant
 
 
 def named(column: InstrumentedAttribute[str], part: str) -> list[ColumnElement[bool]]:
@@ -19,14 +19,18 @@ def named(column: InstrumentedAttribute[str], part: str) -> list[ColumnElement[b
 
 
 def names_of(
-    session: Session, *, tenants: Collection[str] = (), apps: Collection[str] = ()
+    session: Session,
+    *,
+    tenants: Collection[str] = (),
+    apps: Collection[str] = (),
+    keys: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return the names of the existing rows, by id."""
+    """Return the names of the existing rows, by id. A key without a name has none."""
     names: dict[str, str] = {}
-    for kind, ids in ((Tenant, tenants), (App, apps)):
+    for kind, ids in ((Tenant, tenants), (App, apps), (ApiKey, keys)):
         if ids:
             rows = session.execute(select(kind.id, kind.name).where(kind.id.in_(ids)))
-            names.update((row[0], row[1]) for row in rows)
+            names.update((row[0], row[1]) for row in rows if row[1])
     return names
 
 

@@ -86,6 +86,14 @@ def _without_null(body: type[BaseModel]) -> frozenset[str]:
     )
 
 
+class Managed(Strict):
+    """A body of an object that a declaration can manage."""
+
+    managed_by: Name | None = None
+    """Name of the declaration that manages the object (``fairserve apply``), for admin keys only.
+    Omitted: unchanged; null: none."""
+
+
 class FieldError(ValueError):
     """A check across fields failed: ``field`` is the one to change, ``message`` a sentence."""
 

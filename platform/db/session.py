@@ -57,9 +57,13 @@ def read_session(request: Request) -> Iterator[Session]:
         raise unavailable() from error
 
 
-def unavailable() -> UnavailableError:
+class DatabaseUnavailableError(UnavailableError):
+    """The database does not answer, so a request that needs it fails."""
+
+
+def unavailable() -> DatabaseUnavailableError:
     """Return the error for requests while the database is down."""
-    return UnavailableError("the database does not answer", headers={"Retry-After": "5"})
+    return DatabaseUnavailableError("the database does not answer", headers={"Retry-After": "5"})
 
 
 # "function": the code after the yield runs before the response is sent, not after.

@@ -55,6 +55,8 @@ class UsageCalls(RollupColumns, Base):
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     extend_tokens: Mapped[int] = mapped_column(BigInteger)
     output_tokens: Mapped[int] = mapped_column(BigInteger)
+    reasoning_tokens: Mapped[int] = mapped_column(BigInteger)
+    """Part of ``output_tokens``."""
     service: Mapped[float]
     wasted_tokens: Mapped[int] = mapped_column(BigInteger)
     cost: Mapped[int] = mapped_column(BigInteger)

@@ -31,6 +31,8 @@ class WebhookEndpoint(Base):
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
     url: Mapped[str] = mapped_column(String(URL_CHARS))
     description: Mapped[str] = mapped_column(String(NAME_CHARS))
+    managed_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
+    """Name of the declaration that manages the endpoint; null: none."""
     since: Mapped[dict[str, float]] = mapped_column(JSON)
     """Subscribed event types with the start of the subscription in UTC epoch seconds; a journal that is
     read again sends no earlier event."""

@@ -7,10 +7,11 @@ from sqlalchemy.orm import Session
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.fleet import repository
-from fairserve.platform.fleet.fleet import DesiredWorker, StoredFleet
-from fairserve.platform.fleet.fleet_view import drain_note, spec_of, state_of, worker_out
+from fairserve.platform.fleet.fleet import DesiredAlias, DesiredWorker, StoredFleet
+from fairserve.platform.fleet.fleet_view import alias_out, drain_note, spec_of, state_of, worker_out
 from fairserve.platform.fleet.parts import FleetParts
-from fairserve.platform.fleet.schemas import WorkerOut
+from fairserve.platform.fleet.schemas import AliasOut, AliasPut, WorkerJoin, WorkerOut
+from fairserve.platform.fleet.schemas import spec_of as stored_spec
 from fairserve.platform.fleet.service import FleetChanges
 from fairserve.platform.tenancy.auth import Principal
 
@@ -31,6 +32,39 @@ def apply_after_commit(parts: FleetParts, session: Session, drop: str = "") -> N
         parts.running.reload(load, drop)
 
     after_commit(session, apply)
+
+
+def join_worker(
+    parts: FleetParts, session: Session, changes: FleetChanges, body: WorkerJoin
+) -> WorkerOut:
+    """Add a worker. It serves once it responds and reports the model."""
+    row = changes.join(body)
+    apply_after_commit(parts, session)
+    return worker_out(stored_spec(row), "api", "joining")
+
+
+def remove_worker(
+    parts: FleetParts, session: Session, changes: FleetChanges, worker_id: str, *, force: bool
+) -> None:
+    """Drain a worker, then remove it; with ``force`` at once, and its calls are cut off."""
+    changes.remove(worker_id)
+    apply_after_commit(parts, session, drop=worker_id if force else "")
+
+
+def put_alias(
+    parts: FleetParts, session: Session, changes: FleetChanges, name: str, body: AliasPut
+) -> AliasOut:
+    """Create or change an alias; effective from the next call."""
+    row = changes.put_alias(name, body)
+    apply_after_commit(parts, session)
+    alias = DesiredAlias(body.target, "api", row.managed_by)
+    return alias_out(row.name, alias, set(parts.models.ready()))
+
+
+def remove_alias(parts: FleetParts, session: Session, changes: FleetChanges, name: str) -> None:
+    """Remove an alias; calls for it get 404 from now on."""
+    changes.remove_alias(name)
+    apply_after_commit(parts, session)
 
 
 def drain_worker(

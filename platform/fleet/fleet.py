@@ -43,6 +43,8 @@ class FleetPart:
     aliases: Mapping[str, Targets] = field(default_factory=dict)
     tokenizers: Mapping[str, str] = field(default_factory=dict)
     """Folder or hub id of the tokenizer, by model."""
+    managers: Mapping[str, str] = field(default_factory=dict)
+    """Names of the declarations that manage aliases, by alias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class DesiredAlias:
 
     targets: Targets
     source: Source
+    managed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def merge(parts: Mapping[Source, FleetPart], drains: Mapping[str, DrainNote] = {
             drain = drains.get(spec.worker_id)
             workers.setdefault(spec.worker_id, DesiredWorker(spec, source, drain))
         for name, targets in part.aliases.items():
-            aliases.setdefault(name, DesiredAlias(targets, source))
+            aliases.setdefault(name, DesiredAlias(targets, source, part.managers.get(name)))
         tokenizers |= part.tokenizers
     return Desired(workers, aliases, tokenizers)
 

@@ -14,7 +14,7 @@ from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.db.schemas import Page, Paging
 from fairserve.platform.db.session import WriteSession
 from fairserve.platform.fleet import changing
-from fairserve.platform.fleet.fleet_view import alias_out, aliases_page, worker_out, workers_out
+from fairserve.platform.fleet.fleet_view import aliases_page, workers_out
 from fairserve.platform.fleet.schemas import (
     AliasOut,
     AliasPut,
@@ -22,7 +22,6 @@ from fairserve.platform.fleet.schemas import (
     RemoveQuery,
     WorkerJoin,
     WorkerOut,
-    spec_of,
 )
 from fairserve.platform.fleet.service import FleetChanges
 from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
@@ -60,9 +59,7 @@ def join_worker(
     body: WorkerJoin, request: Request, session: WriteSession, fleet: Changes
 ) -> WorkerOut:
     """Add a worker. It serves once it responds and reports the model."""
-    row = fleet.join(body)
-    changing.apply_after_commit(request.app.state.fleet, session)
-    return worker_out(spec_of(row), "api", "joining")
+    return changing.join_worker(request.app.state.fleet, session, fleet, body)
 
 
 @router.post("/workers/{worker_id}/drain")
@@ -93,10 +90,7 @@ def remove_worker(
     query: Annotated[RemoveQuery, Query()],
 ) -> None:
     """Drain a worker, then remove it. ``force=true`` does not wait for its calls."""
-    fleet.remove(worker_id)
-    changing.apply_after_commit(
-        request.app.state.fleet, session, drop=worker_id if query.force else ""
-    )
+    changing.remove_worker(request.app.state.fleet, session, fleet, worker_id, force=query.force)
 
 
 @router.get("/aliases", dependencies=[Depends(require_admin)])
@@ -110,13 +104,10 @@ def put_alias(
     name: AliasName, body: AliasPut, request: Request, session: WriteSession, fleet: Changes
 ) -> AliasOut:
     """Create or change an alias; effective from the next call."""
-    row = fleet.put_alias(name, body)
-    changing.apply_after_commit(request.app.state.fleet, session)
-    return alias_out(row.name, body.target, "api", set(request.app.state.fleet.models.ready()))
+    return changing.put_alias(request.app.state.fleet, session, fleet, name, body)
 
 
 @router.delete("/aliases/{name:path}", status_code=status.HTTP_204_NO_CONTENT)
 def remove_alias(name: AliasName, request: Request, session: WriteSession, fleet: Changes) -> None:
     """Remove an alias; calls for it get 404 from now on."""
-    fleet.remove_alias(name)
-    changing.apply_after_commit(request.app.state.fleet, session)
+    changing.remove_alias(request.app.state.fleet, session, fleet, name)

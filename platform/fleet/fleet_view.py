@@ -7,14 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from fairserve.platform.db.schemas import Page, Paging
-from fairserve.platform.fleet.fleet import DesiredWorker, DrainNote, Source
+from fairserve.platform.fleet.fleet import DesiredAlias, DesiredWorker, DrainNote, Source
 from fairserve.platform.fleet.model_pools import ModelPools
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.parts import FleetParts
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.running_fleet import RunningFleet
 from fairserve.platform.fleet.schemas import AliasOut, WorkerOut
-from fairserve.platform.fleet.splits import Targets
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 
@@ -120,10 +119,15 @@ def worker_out(
     )
 
 
-def alias_out(name: str, targets: Targets, source: Source, ready: set[str]) -> AliasOut:
+def alias_out(name: str, alias: DesiredAlias, ready: set[str]) -> AliasOut:
     """Return the view of an alias; ``ready`` are the models with a worker."""
-    serving = [target for target in targets if target in ready]
-    return AliasOut(name=name, source=source, target=dict(targets), serving=serving)
+    return AliasOut(
+        name=name,
+        source=alias.source,
+        target=dict(alias.targets),
+        managed_by=alias.managed_by,
+        serving=[target for target in alias.targets if target in ready],
+    )
 
 
 def models_out(
@@ -172,7 +176,7 @@ def aliases_page(parts: FleetParts, paging: Paging) -> Page[AliasOut]:
     ready = set(parts.models.ready())
     found = sorted(parts.running.desired.aliases.items())
     items = [
-        alias_out(name, alias.targets, alias.source, ready)
+        alias_out(name, alias, ready)
         for name, alias in found[paging.offset : paging.offset + paging.limit]
     ]
     return Page.of(items, len(found), paging)

@@ -32,11 +32,11 @@ from fairserve.platform.fleet.fleet import Desired
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import (
     BytesCounter,
-    NoTokenizerError,
     PromptCounter,
     PromptReader,
     load_counter,
 )
+from fairserve.platform.fleet.tokenizer_files import NoTokenizerError
 from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 

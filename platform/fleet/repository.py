@@ -22,11 +22,12 @@ def load_part(session: Session) -> FleetPart:
     """Return workers, in the order in which they joined, and aliases."""
     rows = session.scalars(select(FleetWorker).order_by(FleetWorker.created_at, FleetWorker.id))
     workers = list(rows)
-    aliases = session.scalars(select(FleetAlias).order_by(FleetAlias.name))
+    aliases = list(session.scalars(select(FleetAlias).order_by(FleetAlias.name)))
     return FleetPart(
         workers=tuple(spec_of(row) for row in workers),
         aliases={row.name: targets_of(row.targets) for row in aliases},
         tokenizers={row.model: row.tokenizer for row in workers if row.model and row.tokenizer},
+        managers={row.name: row.managed_by for row in aliases if row.managed_by is not None},
     )
 
 

@@ -21,7 +21,7 @@ from fairserve.engine.wire.base import KvEndpoints
 from fairserve.engine.wire.tasks import TASKS, Task
 from fairserve.platform.db.fleet import FleetWorker
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
-from fairserve.platform.db.schemas import FieldError, Strict
+from fairserve.platform.db.schemas import FieldError, Managed, Strict
 from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec
 
 MAX_WORKERS = 1000
@@ -155,7 +155,7 @@ class RemoveQuery(Strict):
     """Remove at once; responses in progress are cut off."""
 
 
-class AliasPut(Strict):
+class AliasPut(Managed):
     """Target of an alias: a model's name, or several with their weights."""
 
     target: AliasTargets
@@ -194,5 +194,6 @@ class AliasOut(BaseModel):
     name: str
     source: str
     target: dict[str, float]
+    managed_by: str | None
     serving: list[str]
     """Models of the alias that have a worker."""

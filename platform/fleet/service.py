@@ -139,7 +139,7 @@ class FleetChanges:
         others = {n: a for n, a in self._desired.aliases.items() if (n, a.source) != (name, "api")}
         others_only = Desired(self._desired.workers, others, self._desired.tokenizers)
         self._check(FleetPart(aliases={name: body.target}), others_only)
-        before = None if row is None else {"targets": row.targets}
+        before = None if row is None else _alias(row)
         if row is None:
             if count(self._session, select(FleetAlias)) >= MAX_ALIASES:
                 raise ConflictError(
@@ -148,8 +148,10 @@ class FleetChanges:
             row = FleetAlias(name=name)
             self._session.add(row)
         row.targets, row.updated_at = body.target, utc_now()
+        if "managed_by" in body.model_fields_set:
+            row.managed_by = body.managed_by
         self._session.flush()
-        self._record("alias.put", name, before, {"targets": row.targets})
+        self._record("alias.put", name, before, _alias(row))
         return row
 
     def remove_alias(self, name: str) -> None:
@@ -160,7 +162,7 @@ class FleetChanges:
             if other is not None and other.source != "api":
                 raise _elsewhere(f"alias {name!r}", other.source)
             raise NotFoundError(f"there is no alias {name!r}", param="name")
-        self._record("alias.remove", name, {"targets": row.targets}, None)
+        self._record("alias.remove", name, _alias(row), None)
         self._session.delete(row)
         self._session.flush()
 
@@ -191,3 +193,7 @@ def _no_worker(worker_id: str) -> NotFoundError:
 
 def _plain(row: FleetWorker) -> dict[str, Any]:
     return {name: getattr(row, name) for name in _AUDITED}
+
+
+def _alias(row: FleetAlias) -> dict[str, Any]:
+    return {"targets": row.targets, "managed_by": row.managed_by}

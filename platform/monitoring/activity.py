@@ -19,7 +19,10 @@ client was served. Weakness: a client with little demand lowers the index.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import NamedTuple
 
 from fairserve.platform.control.messages import Client
 from fairserve.platform.control.port import CallListener, CallState
@@ -29,8 +32,6 @@ from fairserve.platform.monitoring.activity_bucket import (
     Entitled,
     LiveCounts,
     OpenBucket,
-    index,
-    of_entitled,
 )
 from fairserve.scheduling.events import CallOutcome, InteractionEnded
 from fairserve.scheduling.fairness.cost import Linear
@@ -39,10 +40,21 @@ BUCKET_S = 5.0
 WINDOWS = (12, 60, 360)
 """Numbers of closed buckets in the windows of 1, 5 and 30 minutes."""
 BUCKETS = WINDOWS[-1]
+DEMAND_BUCKETS = 2
+"""Closed buckets in the demand for a pool."""
 MAX_KNOWN = 10_000
 
 _SERVICE = Linear()
 _WP, _WQ = _SERVICE.wp, _SERVICE.wq
+
+
+class PoolDemand(NamedTuple):
+    """Service and queued calls of the clients with demand for a pool."""
+
+    services: dict[Client, float]
+    """Service of each of these clients."""
+    queued: dict[Client, int]
+    """Queued calls of those that have any."""
 
 
 class Known:
@@ -84,11 +96,14 @@ class Activity(CallListener):
         self._ends_s = (self._open.number + 1) * BUCKET_S
         self._closed: dict[int, ClosedBucket] = {}
         """Closed buckets by number, ascending. An empty bucket has no entry."""
+        self._by_pool: deque[tuple[int, dict[str, dict[Client, float]]]] = deque(
+            maxlen=DEMAND_BUCKETS
+        )
+        """Numbers of the last closed buckets, and the service of their named clients by pool."""
         self._known: dict[Client, Known] = {}
         self._live_counts: dict[Client, LiveCounts] = {}
         self._calls: dict[str, _CountedCall] = {}
         """Queued and running calls by id."""
-        self._minute_jain: dict[str | None, float | None] = {}
 
     # --- a call, see CallListener -----------------------------------------------------------------
 
@@ -96,19 +111,19 @@ class Activity(CallListener):
         """Count a call that is queued."""
         self._at(now_s).of(call.call.tenant).accepted += 1
         self._calls[call.call.call_id] = _CountedCall()
-        self._of(call.owner).queued += 1
+        self._of(call.owner).enqueue(call.call.pool)
 
     def call_granted(self, call: CallState) -> None:
         """Move a call of its client from queued to running."""
         live_counts = self._live_counts[call.owner]
-        live_counts.queued -= 1
+        live_counts.dequeue(call.call.pool)
         live_counts.running += 1
 
     def call_requeued(self, call: CallState) -> None:
         """Move a call of its client from running to queued."""
         live_counts = self._live_counts[call.owner]
         live_counts.running -= 1
-        live_counts.queued += 1
+        live_counts.enqueue(call.call.pool)
 
     def call_started(self, call: CallState, now_s: float) -> None:
         """Count the queue delay of a call, unless it is a background call."""
@@ -119,7 +134,7 @@ class Activity(CallListener):
         """Add the service of a call since its last progress to its client."""
         if now_s >= self._ends_s:
             self._roll(now_s)
-        text, system, _, output = call.usage
+        text, system, _, output, _ = call.usage
         service = _WP * (text + system) + _WQ * output
         counted = self._calls[call.call.call_id]
         more = service - counted.service
@@ -127,7 +142,7 @@ class Activity(CallListener):
             counted.service = service
             served = counted.served
             if served.number != self._open.number:
-                served = counted.served = self._open.served(call.owner)
+                served = counted.served = self._open.served(call.owner, call.call.pool)
             served.service += more
 
     def call_ended(self, call: CallState, outcome: CallOutcome, now_s: float) -> None:
@@ -159,10 +174,10 @@ class Activity(CallListener):
     def _leave(self, call: CallState) -> None:
         live_counts = self._live_counts[call.owner]
         if call.worker_id is None:
-            live_counts.queued -= 1
+            live_counts.dequeue(call.call.pool)
         else:
             live_counts.running -= 1
-        if not live_counts.queued and not live_counts.running:
+        if not live_counts.queued_by_pool and not live_counts.running:
             del self._live_counts[call.owner]
 
     def call_rejected(self, call: CallState, reason: str, now_s: float) -> None:
@@ -199,10 +214,10 @@ class Activity(CallListener):
         if closed.tenants:
             self._closed[over.number] = closed
             self._remember(closed)
+        self._by_pool.append((over.number, over.by_pool(closed.clients)))
         self._forget_until(over.number, number)
         self._open = OpenBucket(number)
         self._ends_s = (number + 1) * BUCKET_S
-        self._minute_jain.clear()
 
     def _remember(self, bucket: ClosedBucket) -> None:
         known = self._known
@@ -269,13 +284,31 @@ class Activity(CallListener):
 
     def service(self, owner: Client) -> tuple[float, float, float]:
         """Return a client's service in the last 1, 5 and 30 minutes, including the open bucket."""
-        served = self._open.clients.get(owner)
-        now = 0.0 if served is None else served.service
+        now = self._open.service(owner)
         entry = self._known.get(owner)
         if entry is None:
             return now, now, now
         one, five, thirty = entry.service
         return one + now, five + now, thirty + now
+
+    def demand(self) -> dict[str, PoolDemand]:
+        """Return the demand for each pool in the last ``DEMAND_BUCKETS`` closed buckets.
+
+        Clients with demand are the named ones that the pool served, and all with queued calls for it.
+        """
+        found: dict[str, PoolDemand] = {}
+        oldest = self._open.number - DEMAND_BUCKETS
+        recent = [by_pool for number, by_pool in self._by_pool if number >= oldest]
+        for pool, services in chain.from_iterable(each.items() for each in recent):
+            so_far = found.setdefault(pool, PoolDemand({}, {})).services
+            for owner, service in services.items():
+                so_far[owner] = so_far.get(owner, 0.0) + service
+        for owner, live in self._live_counts.items():
+            for pool, calls in live.queued_by_pool.items():
+                demand = found.setdefault(pool, PoolDemand({}, {}))
+                demand.queued[owner] = calls
+                demand.services.setdefault(owner, 0.0)
+        return found
 
     def refusals(self, owner: Client) -> int:
         """Return the rejected calls of a client in the last 30 minutes."""
@@ -286,20 +319,6 @@ class Activity(CallListener):
         """Return the numbers of queued and running calls of a client."""
         found = self._live_counts.get(owner)
         return (0, 0) if found is None else (found.queued, found.running)
-
-    def minute_jain(self, tenant: str | None) -> float | None:
-        """Return Jain's index of the last minute, of one or all tenants; cached per bucket."""
-        if tenant not in self._minute_jain:
-            services = {
-                owner: service
-                for owner in self.clients()
-                if tenant is None or owner[0] == tenant
-                for service in [self.service(owner)[0]]
-                if service > 0 or owner in self._live_counts
-            }
-            shares = of_entitled(services, self._entitled)
-            self._minute_jain[tenant] = index(list(shares.values()))
-        return self._minute_jain[tenant]
 
     def _of(self, owner: Client) -> LiveCounts:
         found = self._live_counts.get(owner)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ MAX_REFUSED = 100
 """Maximum number of named rejected clients in a closed bucket."""
 MAX_TENANTS = 100
 MAX_REASONS = 24
-"""Maximum number of rejection reasons in the counts of one tenant."""
+"""Maximum number of rejection reasons that are counted apart in one bucket."""
 OTHER_REASON = "other"
 
 _LEAST_DELAY_S = 0.001
@@ -37,8 +37,8 @@ Entitled = Callable[[Collection[Client]], Mapping[Client, float]]
 
 
 class Served:
-    """The service of one client in one bucket. Each call has a reference, which saves a lookup by client
-    at each progress.
+    """The service of one client by one pool in one bucket. Each call has a reference, which saves a
+    lookup by client at each progress.
     """
 
     __slots__ = ("number", "service")
@@ -51,38 +51,40 @@ class Served:
 
 NOT_SERVED = Served(-1)
 """Placeholder for calls without service; it belongs to no bucket."""
+_NO_POOLS: Mapping[str, Served] = {}
 
 
 class LiveCounts:
     """Numbers of queued and running calls of a client."""
 
-    __slots__ = ("queued", "running")
+    __slots__ = ("queued_by_pool", "running")
 
     def __init__(self) -> None:
-        self.queued = 0
+        self.queued_by_pool: dict[str, int] = {}
         self.running = 0
 
+    @property
+    def queued(self) -> int:
+        """Return the number of queued calls of all pools."""
+        return sum(self.queued_by_pool.values())
 
-class Counts:
-    """Counts of the calls of one or all tenants in one bucket. Delays are counted in logarithmic steps
-    of 25 %, so that a quantile is exact to 12 %.
+    def enqueue(self, pool: str) -> None:
+        """Count a call that is queued."""
+        self.queued_by_pool[pool] = self.queued_by_pool.get(pool, 0) + 1
+
+    def dequeue(self, pool: str) -> None:
+        """Count that a call is not queued any more."""
+        self.queued_by_pool[pool] -= 1
+        if not self.queued_by_pool[pool]:
+            del self.queued_by_pool[pool]
+
+
+class CallCounts:
+    """Counts of calls in some time. Delays are counted in logarithmic steps of 25 %, so that a quantile
+    is exact to 12 %. Adding costs about 1 us.
     """
 
-    __slots__ = (
-        "accepted",
-        "cached_tokens",
-        "clients",
-        "delays",
-        "ended",
-        "jain",
-        "prompt_tokens",
-        "queued",
-        "refused",
-        "running",
-        "runs_begun",
-        "runs_ended",
-        "service",
-    )
+    __slots__ = ("accepted", "delays", "ended", "refused")
 
     def __init__(self) -> None:
         self.accepted = 0
@@ -90,20 +92,7 @@ class Counts:
         """Rejected calls by reason."""
         self.ended: dict[str, int] = {}
         """Ended calls by outcome."""
-        self.runs_begun = 0
-        self.runs_ended = 0
-        self.prompt_tokens = 0
-        """Prompt tokens of ended calls, including ``cached_tokens``."""
-        self.cached_tokens = 0
         self.delays: dict[int, int] = {}
-        # Set when the bucket is closed.
-        self.service = 0.0
-        self.clients = 0
-        """Number of served clients."""
-        self.queued = 0
-        """Queued calls at the end of the bucket; ``running`` likewise."""
-        self.running = 0
-        self.jain: float | None = None
 
     def refuse(self, reason: str) -> None:
         """Count a rejected call."""
@@ -127,30 +116,68 @@ class Counts:
                 return 0.0 if step == 0 else _LEAST_DELAY_S * math.exp(_STEP * (step - 0.5))
         return None
 
+    def add(self, other: CallCounts) -> None:
+        """Add other counts."""
+        self.accepted += other.accepted
+        _add(self.ended, other.ended)
+        _add(self.delays, other.delays)
+        _add(self.refused, other.refused)
+
+    def subtract(self, other: CallCounts) -> None:
+        """Subtract counts that were added before."""
+        self.accepted -= other.accepted
+        _subtract(self.ended, other.ended)
+        _subtract(self.delays, other.delays)
+        _subtract(self.refused, other.refused)
+
+
+class Counts(CallCounts):
+    """Counts of the calls of one or all tenants in one bucket. Adding costs about 1 us."""
+
+    __slots__ = (
+        "cached_tokens",
+        "clients",
+        "jain",
+        "prompt_tokens",
+        "queued",
+        "running",
+        "runs_begun",
+        "runs_ended",
+        "service",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs_begun = 0
+        self.runs_ended = 0
+        self.prompt_tokens = 0
+        """Prompt tokens of ended calls, including ``cached_tokens``."""
+        self.cached_tokens = 0
+        # Set when the bucket is closed.
+        self.service = 0.0
+        self.clients = 0
+        """Number of served clients."""
+        self.queued = 0
+        """Queued calls at the end of the bucket; ``running`` likewise."""
+        self.running = 0
+        self.jain: float | None = None
+
     @property
     def weight(self) -> tuple[float, int]:
         """Return the rank by which a closed bucket selects named tenants."""
         return self.service, self.accepted + sum(self.refused.values())
 
-    def add(self, other: Counts) -> None:
+    def add_all(self, other: Counts) -> None:
         """Add other counts, except for Jain's index, which is not a sum."""
-        for name in (
-            "accepted",
-            "runs_begun",
-            "runs_ended",
-            "prompt_tokens",
-            "cached_tokens",
-            "service",
-            "clients",
-            "queued",
-            "running",
-        ):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        _add(self.ended, other.ended)
-        _add(self.delays, other.delays)
-        for reason, count in other.refused.items():
-            known = reason in self.refused or len(self.refused) < MAX_REASONS
-            _add(self.refused, {reason if known else OTHER_REASON: count})
+        self.add(other)
+        self.runs_begun += other.runs_begun
+        self.runs_ended += other.runs_ended
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.service += other.service
+        self.clients += other.clients
+        self.queued += other.queued
+        self.running += other.running
 
 
 class OpenBucket:
@@ -160,18 +187,24 @@ class OpenBucket:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.clients: dict[Client, Served] = {}
+        self.clients: dict[Client, dict[str, Served]] = {}
+        """Service of each client by pool."""
         self.refused: dict[Client, int] = {}
         self.tenants: dict[str, Counts] = {}
         self.workers: dict[str, tuple[int, int]] = {}
         """Prompt tokens and cached prompt tokens of ended calls, by worker."""
 
-    def served(self, owner: Client) -> Served:
-        """Return the entry that counts the service of a client."""
-        found = self.clients.get(owner)
+    def served(self, owner: Client, pool: str) -> Served:
+        """Return the entry that counts the service of a client by a pool."""
+        pools = self.clients.setdefault(owner, {})
+        found = pools.get(pool)
         if found is None:
-            found = self.clients[owner] = Served(self.number)
+            found = pools[pool] = Served(self.number)
         return found
+
+    def service(self, owner: Client) -> float:
+        """Return the service of a client so far."""
+        return sum(served.service for served in self.clients.get(owner, _NO_POOLS).values())
 
     def of(self, tenant: str) -> Counts:
         """Return the counts of a tenant."""
@@ -180,9 +213,17 @@ class OpenBucket:
             counts = self.tenants[tenant] = Counts()
         return counts
 
+    def by_pool(self, owners: Iterable[Client]) -> dict[str, dict[Client, float]]:
+        """Return the service of clients by pool."""
+        found: dict[str, dict[Client, float]] = {}
+        for owner in owners:
+            for pool, served in self.clients[owner].items():
+                found.setdefault(pool, {})[owner] = served.service
+        return found
+
     def close(self, live_counts: Mapping[Client, LiveCounts], entitled: Entitled) -> ClosedBucket:
         """Return the closed bucket; ``live_counts`` has the clients with live calls."""
-        services = {owner: served.service for owner, served in self.clients.items()}
+        services = {owner: self.service(owner) for owner in self.clients}
         named = largest(services, MAX_CLIENTS)
         for owner, service in services.items():
             counts = self.of(owner[0])
@@ -212,7 +253,7 @@ class ClosedBucket:
         self.refused = largest(bucket.refused, MAX_REFUSED)
         self.whole = Counts()
         for counts in bucket.tenants.values():
-            self.whole.add(counts)
+            self.whole.add_all(counts)
         self.whole.jain = jain
         weights = {tenant: counts.weight for tenant, counts in bucket.tenants.items()}
         self.tenants = {tenant: bucket.tenants[tenant] for tenant in largest(weights, MAX_TENANTS)}
@@ -248,3 +289,13 @@ def largest(values: Mapping[K, V], most: int) -> dict[K, V]:
 def _add(counts: dict[K, int], more: Mapping[K, int]) -> None:
     for key, count in more.items():
         counts[key] = counts.get(key, 0) + count
+
+
+def _subtract(counts: dict[K, int], less: Mapping[K, int]) -> None:
+    """Subtract counts; keys with 0 are removed."""
+    for key, count in less.items():
+        left = counts[key] - count
+        if left:
+            counts[key] = left
+        else:
+            del counts[key]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from sqlalchemy.exc import OperationalError
+
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.names import ids_named, names_of
 from fairserve.platform.monitoring.client_views import ClientPage, ClientView
@@ -15,7 +17,10 @@ from fairserve.platform.monitoring.schemas import ClientQuery, FloodingClient, F
 async def clients_page(
     clients: Clients, sessions: SessionFactory, query: ClientQuery
 ) -> ClientPage:
-    """Return the clients of the last half hour, sorted by service."""
+    """Return the clients of the last half hour, sorted by service.
+
+    While the database does not answer, a query finds ids and users, and no names.
+    """
     named = await asyncio.to_thread(_named, sessions, query) if query.query else ()
     return clients.page(
         query.tenant,
@@ -51,5 +56,8 @@ def _names(sessions: SessionFactory, found: list[ClientView]) -> dict[str, str]:
 
 
 def _named(sessions: SessionFactory, query: ClientQuery) -> frozenset[str]:
-    with sessions() as session:
-        return ids_named(read_only(session), query.query, query.tenant)
+    try:
+        with sessions() as session:
+            return ids_named(read_only(session), query.query, query.tenant)
+    except OperationalError:
+        return frozenset()

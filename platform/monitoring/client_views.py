@@ -33,8 +33,8 @@ class ClientView:
     service_share: float | None
     """Share of the shown clients' service in the last five minutes; None if there was none."""
     entitled_share: float | None
-    """Entitled share among the shown clients that were served in the last five minutes or have live
-    calls; None if the client is not one of them."""
+    """Entitled share beside the shown clients with demand in the last five minutes:
+    what it demands at most. None if it had no demand."""
     weight: float
     queued_calls: int
     running_calls: int

@@ -7,7 +7,7 @@ data of other tenants: shares are among the tenant's own clients.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from fairserve.platform.control.messages import Client
@@ -20,6 +20,7 @@ from fairserve.platform.monitoring.client_views import (
     ClientSort,
     ClientView,
 )
+from fairserve.platform.monitoring.entitled import DemandShares, shares_by_demand
 from fairserve.platform.monitoring.schemas import ClientOut, WeightsOut, call_out, limits_out
 
 
@@ -34,14 +35,6 @@ class _Seen(NamedTuple):
     def active(self) -> bool:
         """Return whether the client was served in the last five minutes or has live calls."""
         return self.service[1] > 0 or self.live_calls != (0, 0)
-
-
-class _Shares(NamedTuple):
-    """Received and entitled shares of the active clients."""
-
-    received: Mapping[Client, float]
-    """Empty if no client was served."""
-    entitled: Mapping[Client, float]
 
 
 _BY: dict[ClientSort, Callable[[Activity, _Seen], float]] = {
@@ -149,16 +142,13 @@ class Clients:
             if tenant is None or owner[0] == tenant
         ]
 
-    def _shares(self, found: Iterable[_Seen]) -> _Shares:
+    def _shares(self, found: Iterable[_Seen]) -> DemandShares:
         """Return the shares of the last five minutes, in the unit of the system in force."""
         active = {seen.owner: seen.service[1] for seen in found if seen.active}
-        shares, typical = self._control.entitlements(active)
-        counted = {owner: service / typical[owner[1]] for owner, service in active.items()}
-        total = sum(counted.values())
-        received = {owner: each / total for owner, each in counted.items()} if total > 0 else {}
-        return _Shares(received, shares)
+        waiting = {seen.owner for seen in found if seen.live_calls[0]}
+        return shares_by_demand(active, waiting, self._control.entitlements)
 
-    def _view(self, seen: _Seen, shares: _Shares) -> ClientView:
+    def _view(self, seen: _Seen, shares: DemandShares) -> ClientView:
         owner, state = seen.owner, self._control.client_state(seen.owner)
         tenant, app, user = owner
         one, five, thirty = seen.service
@@ -170,7 +160,7 @@ class Clients:
             service_1m=one,
             service_5m=five,
             service_30m=thirty,
-            service_share=shares.received.get(owner, 0.0) if shares.received else None,
+            service_share=shares.received.get(owner, 0.0) if shares.any_served else None,
             entitled_share=shares.entitled.get(owner),
             weight=state.weight,
             queued_calls=queued,

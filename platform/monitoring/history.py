@@ -110,6 +110,11 @@ class History:
         self._subscribers.publish("", sample)
         return sample
 
+    @property
+    def last(self) -> Sample | None:
+        """Return the last sample; None before the first."""
+        return next(reversed(self._samples.values()), None)
+
     def _workers(self, view: ClusterView, number: int) -> tuple[WorkerSample, ...]:
         bucket = self._activity.buckets().get(number)
         known = {worker.worker_id: worker for worker in view.workers}

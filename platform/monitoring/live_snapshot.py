@@ -102,6 +102,8 @@ class ModelSeries:
     demand_tokens: Series
     capacity_tokens: Series
     queued_calls: Series
+    expected_wait_s: Series
+    """Expected wait of a call that is queued then; 0 while work does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,6 @@ class LiveSnapshot:
     """End of each bucket, in UTC epoch seconds."""
     overloaded: list[bool | None]
     """True if any model is overloaded."""
-    minute_jain_index: float | None
-    """Jain's index of the last minute, including the open bucket."""
     activity: ActivitySeries
     clients: list[ClientSeries]
     """Clients with most service in the half hour."""
@@ -188,7 +188,6 @@ def build(
         bucket_s=BUCKET_S,
         at=[at(number) for number in numbers],
         overloaded=_column(taken, "overloaded"),
-        minute_jain_index=activity.minute_jain(tenant),
         activity=_activity(counts),
         clients=[
             ClientSeries(*owner, list(own)) for owner, own in zip(clients, named, strict=True)

@@ -12,10 +12,12 @@ from fairserve.platform.base.clock import utc_s
 from fairserve.platform.control.messages import Client
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.monitoring.activity import Activity
+from fairserve.platform.monitoring.app_calls import AppCalls
 from fairserve.platform.monitoring.call_metrics import CallMetrics
 from fairserve.platform.monitoring.client_shares import ClientShares
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History, PoolMember
+from fairserve.platform.monitoring.tenant_calls import TenantCalls
 
 
 class Monitoring:
@@ -35,9 +37,11 @@ class Monitoring:
             return control.entitlements(clients).service()
 
         self.activity = Activity(entitled, clock)
+        self.app_calls = AppCalls()
         self.call_metrics = CallMetrics()
-        for listener in (self.activity, self.call_metrics):
+        for listener in (self.activity, self.app_calls, self.call_metrics):
             control.subscribe(listener)
         self.client_shares = ClientShares(control, self.activity)
+        self.tenant_calls = TenantCalls(self.app_calls, self.client_shares, self.activity, clock)
         self.clients = Clients(control, self.activity, clock, wall)
         self.history = History(control, self.activity, members, clock, wall)

@@ -13,11 +13,12 @@ from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from fairserve.engine.wire.loop_turns import LoopTurns
+from fairserve.platform.background.alarms import endpoints as alarms
 from fairserve.platform.background.jobs import endpoints as jobs
 from fairserve.platform.background.webhooks import endpoints as webhooks
 from fairserve.platform.base.errors import (
@@ -75,6 +76,7 @@ CALLS = (completions, messages, responses, embeddings)
 """Modules with endpoints for calls."""
 MANAGEMENT = (
     admin_keys,
+    alarms,
     all_interactions,
     apps,
     audit,
@@ -115,7 +117,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         app.include_router(console)
     api_docs.describe_keys(app)
     app.include_router(api_docs.router)
-    for kind in (FairServeError, DataError, Exception):
+    for kind in (FairServeError, DataError, OperationalError, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)
     app.add_exception_handler(HTTPException, _answer_http)

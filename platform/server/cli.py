@@ -106,6 +106,14 @@ COMMANDS: Mapping[str, Subcommand] = MappingProxyType(
             "Manage webhooks, which notify tenants of events.",
             "platform.server.admin_cli.webhooks",
         ),
+        "apply": Subcommand(
+            "Make tenants, apps, limits, prices and aliases as a file declares them.",
+            "platform.server.apply.command",
+        ),
+        "export": Subcommand(
+            "Write tenants, apps, limits, prices and aliases as a file for apply.",
+            "platform.server.apply.export_command",
+        ),
         "mcp": Subcommand(
             "Serve read-only tools for assistants, from a running server, over MCP.",
             "platform.server.mcp_server.command",

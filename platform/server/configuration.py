@@ -1,10 +1,14 @@
-"""Check all settings together with the fleet, and show the effective ones with their sources."""
+"""Check all settings together with the fleet, and show the effective ones with their sources.
+
+What depends on the machine, such as a port in use or a database that is away, is checked at the start
+and by ``fairserve doctor``.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +16,18 @@ from pydantic import SecretStr
 
 from fairserve.platform.base.config_file import FLEET
 from fairserve.platform.console.oidc.loading import load_provider
+from fairserve.platform.db.engine import connect, normalise_url
+from fairserve.platform.db.key_hash import require_secret_key
+from fairserve.platform.db.settings import DbSettings
 from fairserve.platform.fleet.fleet import Desired, FleetPart, clashes, merge
 from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.static_workers import static_fleet
-from fairserve.platform.server.fleet_section import fleet_parser
+from fairserve.platform.monitoring.tracing.loading import tracing_class
+from fairserve.platform.server.fleet_section import fleet_parser, wrong_settings
 from fairserve.platform.server.settings import ROOM_OF, Settings
 from fairserve.platform.server.settings_sources import Layers, SettingsError
 from fairserve.platform.server.settings_topics import TOPICS
+from fairserve.platform.serving.files.store import filesystem_at
 from fairserve.platform.tenancy.system.parameters import configured_system
 
 MASK = "***"
@@ -27,23 +36,66 @@ _PASSWORD = re.compile(r"(//[^/@\s:]*):[^/@\s]*@")
 
 
 def checked_settings(layers: Layers) -> Settings:
-    """Return the settings, whose system and OpenID provider can be made. Raises SettingsError."""
-    settings = layers.settings()
-    try:
-        configured_system(settings.tuning)
-        load_provider(settings.console)
-    except ValueError as error:
-        raise SettingsError([str(error)]) from error
+    """Return the settings, with which a server can start. Raises SettingsError with all problems."""
+    settings, problems = layers.read()
+    if settings is not None:
+        problems += _rejected(settings)
+    if problems or settings is None:
+        raise SettingsError(problems)
     return settings
 
 
-def configured_fleet(settings: Settings) -> FleetPart:
-    """Return the workers of the settings and of the fleet file. Raises FleetFileError."""
+def part_problems(settings: Settings) -> Iterator[str]:
+    """Yield why parts of a server cannot be made with settings that are valid one by one."""
+    return _errors_of(
+        lambda: configured_system(settings.tuning),
+        lambda: load_provider(settings.console),
+        lambda: tracing_class(settings.monitoring),
+        lambda: filesystem_at(settings.serving.file_store_url),
+    )
+
+
+def _rejected(settings: Settings) -> Iterator[str]:
+    """Yield why a server cannot start with settings that are valid one by one."""
+    yield from part_problems(settings)
+    yield from _errors_of(
+        lambda: _check_database_url(settings.db), lambda: require_secret_key(settings.db)
+    )
+    role = settings.control.role
+    if role != "all" and not settings.background.redis_url:
+        yield f"role is {role}: redis_url must name the Redis that the servers share"
+    if role != "all" and settings.db.embedded_database:
+        yield f"role is {role}: database_url must name the PostgreSQL database that the servers share"
+
+
+def _errors_of(*checks: Callable[[], object]) -> Iterator[str]:
+    for check in checks:
+        try:
+            check()
+        except ValueError as error:
+            yield str(error)
+
+
+def _check_database_url(settings: DbSettings) -> None:
+    """Raise ValueError for a URL that cannot be read, or whose driver is not installed."""
+    try:
+        normalise_url(settings.effective_database_url)
+        if not settings.embedded_database:
+            connect(settings.effective_database_url).dispose()
+    except ValueError as error:
+        raise ValueError(f"database_url: {error}") from error
+
+
+def configured_fleet(settings: Settings, *, alone: bool = False) -> FleetPart:
+    """Return the workers of the settings and of the fleet file. Raises FleetFileError.
+
+    ``alone`` as in :func:`fleet_parser`.
+    """
     static = static_fleet(settings.fleet)
     path = settings.fleet.fleet_file
     if path is None:
         return static
-    part = read_fleet(path, fleet_parser(settings))
+    part = read_fleet(path, fleet_parser(settings, alone=alone))
     problems = clashes(part, merge({"settings": static}) if static.workers else Desired())
     if problems:
         raise FleetFileError(f"the fleet file {path}: {'; '.join(problems)}")
@@ -52,15 +104,17 @@ def configured_fleet(settings: Settings) -> FleetPart:
 
 def problems_of(layers: Layers) -> list[str]:
     """Return all problems of settings and fleet, one line each; empty if there are none."""
+    settings, problems = layers.read()
+    if settings is None:
+        return problems
+    problems += _rejected(settings)
+    if layers.file is not None and layers.file.has_fleet:
+        problems += [each for each in wrong_settings(layers.file) if each not in problems]
     try:
-        settings = checked_settings(layers)
-    except SettingsError as error:
-        return error.problems
-    try:
-        configured_fleet(settings)
+        configured_fleet(settings, alone=True)
     except FleetFileError as error:
-        return [str(error)]
-    return []
+        problems.append(str(error))
+    return problems
 
 
 def value_of(settings: Settings, name: str) -> Any:

@@ -13,14 +13,17 @@ from dataclasses import dataclass, fields
 from fastapi import FastAPI
 from starlette.types import Scope
 
+from fairserve.platform.background.alarms.watch import AlarmWatch
 from fairserve.platform.background.jobs.service import JobRequests
 from fairserve.platform.console.state import ConsoleState
+from fairserve.platform.console.status import StatusLine
 from fairserve.platform.control.port import ControlPort, RowsLedger, ServingRight
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.parts import FleetParts
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
+from fairserve.platform.monitoring.tenant_calls import TenantCalls
 from fairserve.platform.server.metrics.metrics import Metrics
 from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
@@ -54,9 +57,11 @@ class RunningState:
     """State of an application while its platform runs."""
 
     control: ControlPort
+    alarms: AlarmWatch
     clients: Clients
     metrics: Metrics
     history: History
+    tenant_calls: TenantCalls
     tenancy: TenancyParts
     fleet: FleetParts
     runs: RunParts
@@ -71,6 +76,7 @@ class RunningState:
     files: Files
     batches: Batches
     session_factory: SessionFactory
+    status: StatusLine
     ledger: RowsLedger
     jobs: JobRequests
     draining: asyncio.Event

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from fairserve.platform.background.jobs.in_process import JobsInProcess
 from fairserve.platform.base.bulkhead import RequestThreads
+from fairserve.platform.base.clock import utc_s
+from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.base.turns import Turns
+from fairserve.platform.console.status import ProcessState, StatusLine
+from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.storage import ServingRight
 from fairserve.platform.fleet.fleet import FleetPart, StoredFleet, clashes
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
@@ -56,6 +61,10 @@ logger = logging.getLogger(__name__)
 
 STORED_FLEET_S = 2.0
 """Seconds between two readings of the stored fleet, where several servers change it."""
+READY_S = 5.0
+"""Longest wait of an API server for the order and for a worker before it listens."""
+CONNECTIONS_READY_S = 15.0
+"""The same of a server for which connections wait: no other one can serve them."""
 
 
 class Platform:
@@ -69,11 +78,13 @@ class Platform:
         lease: ServingRight | None = None,
         on_ready: Callable[[Platform], None] | None = None,
         addition: Picker | None = None,
+        connections_wait: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``on_ready`` is called once, when the first call could be served.
 
-        With ``addition`` no worker is embedded.
+        With ``addition`` no worker is embedded. With ``connections_wait`` the start does, too, until a
+        call can be served.
 
         Without ``lease`` no other server uses the database; with it every write checks that it holds.
         ``clock`` is the monotonic clock of control, its history and the recorded traffic. Raises
@@ -92,7 +103,11 @@ class Platform:
         self.supervisor: Supervisor | None = None
         self.fleet_watch: FleetFileWatch | None = None
         self.started, self.draining = asyncio.Event(), asyncio.Event()
+        self.waits = False
+        """True while it waits for the cell: it has no calls then, and nobody decides here."""
         self.addition = addition
+        of_role = READY_S if settings.control.role == "api" else 0.0
+        self._ready_within_s = CONNECTIONS_READY_S if connections_wait else of_role
         self._sockets: Path | None = None
         self._on_ready, self._clock = on_ready, clock
         self._tasks: list[asyncio.Task[None]] = []
@@ -100,7 +115,8 @@ class Platform:
     async def start(self) -> None:
         """Recover, then start everything. Raises OSError, SQLAlchemyError or ValueError."""
         settings = self.settings
-        asyncio.get_running_loop().set_default_executor(RequestThreads())
+        self._threads = RequestThreads()
+        asyncio.get_running_loop().set_default_executor(self._threads)
         self.jobs = self._jobs()
         self.graph_turns = Turns(GRAPHS_AT_ONCE)
         stored = recovery.load_stored_state(self.sessions, settings)
@@ -130,10 +146,15 @@ class Platform:
         self.profile_changes = ProfileChanges(
             self.sessions, self.control.observe, learning, versions
         )
-        fresh = shared is None or await shared.attach(self.journal)
+        self.waits = shared is not None
+        fresh = shared is None or await shared.attach()
+        self.waits = False
         if fresh:
             recovery.close_open_calls(self.journal)
         else:
+            if isinstance(self.journal, Journal):
+                rows = self.storage.rows
+                await asyncio.to_thread(recovery.write_left_rows, self.journal.folder, rows)
             self.journal.open()
         self.control.start()
         if shared is not None:
@@ -149,11 +170,21 @@ class Platform:
             settings.fleet, self.control, stored.system, seed=seed, on_ready=self._notify_ready
         )
         self.models, self.pool = self.workers.models, self.workers.pool
+        self.alarms = wiring.alarms(
+            self.storage,
+            self.control,
+            self.monitoring,
+            self.workers,
+            self._clock,
+            settings=lambda: self.settings,
+            fleet_watch=lambda: self.fleet_watch,
+        )
         self.metrics = wiring.metrics(
             settings,
             self.storage,
             self.control,
             self.monitoring,
+            self.alarms,
             self.pool,
             self.lease,
             self.tracing,
@@ -173,11 +204,32 @@ class Platform:
         self.responses.start()
         self.jobs.start()
         openings = retry_openings(self.control.openings.retry)
-        background = (self.profile_changes.run(), openings, self.monitoring.history.run())
+        background = (
+            self.profile_changes.run(),
+            openings,
+            self.monitoring.history.run(),
+            self.alarms.run(),
+        )
         self._tasks.extend(asyncio.create_task(each) for each in background)
         if self.addition is not None:
             await self.addition.start(self)
+        if self._ready_within_s:
+            await self._until_ready()
+        self.storage.watch.start()
+        self.status = StatusLine(self.process_state)
+        self.monitoring.history.subscribe(self.status.sampled)
         self.started.set()
+
+    async def _until_ready(self) -> None:
+        """Wait until a call can be served, for a while at most.
+
+        Other servers of the port serve it already, or its connections wait for this one.
+        """
+        assert self.lease is not None, "a server process has one"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._ready_within_s):
+                while self.lease.over or not self.models.ready():  # noqa: ASYNC110  both poll
+                    await asyncio.sleep(0.05)
 
     async def drain(self) -> None:
         """Accept no new calls, and wait for those in progress."""
@@ -217,8 +269,20 @@ class Platform:
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
         await asyncio.to_thread(self._close_files)
+        await self._end_threads()
+        self.storage.watch.close()
         self.engine.dispose()
         self.storage.management.dispose()
+
+    async def _end_threads(self) -> None:
+        """Wait for the work in threads that cancelled tasks have left: it may use the database.
+
+        The watch still ends connections of a database that hangs.
+        """
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, "last") as last:
+            await loop.run_in_executor(last, self._threads.shutdown)
+        loop.set_default_executor(RequestThreads())  # of what remains, such as the end of the loop
 
     async def reload(self, settings: Settings) -> None:
         """Apply settings that differ from the present ones in reloadable ones only.
@@ -233,6 +297,25 @@ class Platform:
         if self.fleet_watch is not None:
             await self.fleet_watch.check()
 
+    def process_state(self) -> ProcessState:
+        """Return what is wrong with this server, from memory. From any thread."""
+        rejection = ""
+        try:
+            if self.lease is not None:
+                self.lease.require()
+        except UnavailableError as error:
+            rejection = error.message
+        waits = self.ledger.waits_since_s is not None
+        served = [model.worker_name for model in self.models.served()]
+        return ProcessState(
+            draining=self.draining.is_set(),
+            rejection=rejection,
+            database_away_since=self.storage.watch.away_since,
+            ledger_waits_since=utc_s() - self.ledger.waiting_s() if waits else None,
+            models=len(served),
+            models_without_worker=[each for each in served if not self.models.workers_up(each)],
+        )
+
     def tenancy(self) -> TenancyParts:
         """Return the running parts that tenants and apps use, with the present settings."""
         return TenancyParts(
@@ -243,9 +326,11 @@ class Platform:
         """Return what the endpoints need of the started platform."""
         return RunningState(
             control=self.control,
+            alarms=self.alarms,
             clients=self.monitoring.clients,
             metrics=self.metrics,
             history=self.monitoring.history,
+            tenant_calls=self.monitoring.tenant_calls,
             tenancy=self.tenancy(),
             fleet=FleetParts(
                 self.control,
@@ -271,6 +356,7 @@ class Platform:
             files=self.files,
             batches=self.batches,
             session_factory=self.sessions,
+            status=self.status,
             ledger=self.ledger,
             jobs=self.jobs,
             draining=self.draining,
@@ -378,6 +464,7 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         running = platform or Platform(settings)
         await running.start()
         put_on(app, running.state())
+        running.storage.authenticator.on_forget = app.state.console.sessions.forget
         if running.storage.shared is not None:
             app.state.console.sign_ins.shared = running.storage.shared.attempts()
         try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import fcntl
 import functools
 import gc
@@ -32,21 +31,23 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import Scope
 
+from fairserve.engine.allocator import return_freed_memory
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.control.lease import Lease, LeaseTakenError
 from fairserve.platform.db.engine import connect
 from fairserve.platform.db.secret_key import SecretKeyError
 from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
-from fairserve.platform.server.allocator import return_freed_memory
 from fairserve.platform.server.backup.archive import ArchiveError
 from fairserve.platform.server.backup.restore import check_restored
 from fairserve.platform.server.database import prepare_database
+from fairserve.platform.server.doctor.redis_server import redis_findings
 from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
 from fairserve.platform.server.lifecycle import Platform, build_app
+from fairserve.platform.server.listeners import StartError, bound_listener, passed_listener
 from fairserve.platform.server.locks import LockTakenError, held_lock
 from fairserve.platform.server.logs import logging_to
 from fairserve.platform.server.metrics.endpoints import metrics_app
@@ -60,16 +61,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TAKEN_OVER = "another server has taken over the database"
+HANDOVER_S = 1.0
+"""Seconds for which open connections may send one more request, if the next server gets the new ones."""
 AFTER_DRAIN_S = 5
+"""Seconds that answers may take to reach their clients after the drain."""
 KEEP_ALIVE_TIMEOUT_S = 75
 """Seconds for which a connection may be idle between two requests; a proxy's must be shorter."""
-"""Seconds that answers may take to reach their clients after the drain."""
 SWITCH_S = 0.0005
 """Interval at which Python may switch threads, in seconds."""
-
-
-class StartError(Exception):
-    """The server cannot start here. The message states the cause and the next step."""
 
 
 def serve(
@@ -117,6 +116,8 @@ class ServerProcess:
         """Closes the locks, the socket and the database, also if the server cannot start."""
         self._admin_key: str | None = None
         self._port = 0
+        self._socket_stays = False
+        """True if the socket listens on after this process."""
         self._metrics_listener: socket.socket | None = None
 
     def run(self) -> int:
@@ -140,13 +141,11 @@ class ServerProcess:
                 check_restored(settings.db.data_dir)
             except ArchiveError as error:
                 raise StartError(str(error)) from error
-            listener = stack.enter_context(
-                _bind(settings.server.host, settings.server.port, "--port")
-            )
+            listener = stack.enter_context(self._listener())
             self._port = listener.getsockname()[1]
             if settings.server.metrics_port:
                 self._metrics_listener = stack.enter_context(
-                    _bind(
+                    bound_listener(
                         settings.server.metrics_host, settings.server.metrics_port, "--metrics-port"
                     )
                 )
@@ -170,6 +169,7 @@ class ServerProcess:
                     lease=lease,
                     on_ready=self._on_ready,
                     addition=self._addition,
+                    connections_wait=self._socket_stays,
                 )
             except ValueError as error:
                 raise StartError(str(error)) from error
@@ -179,10 +179,17 @@ class ServerProcess:
     async def _serve(self, platform: Platform, listener: socket.socket) -> int:
         """Serve on the listener."""
         settings = self._settings
+        if settings.control.role != "all":
+            await _check_redis(settings.background.redis_url)
         app = build_app(settings, platform)
+        connections = _connections(settings)
         config = uvicorn.Config(
             app,
-            http=_limited_protocol(settings),  # type: ignore[arg-type] # it is only called
+            http=functools.partial(  # type: ignore[arg-type] # it is only called
+                LimitedProtocol,
+                connections=connections,
+                limits=RequestLimits(max_body_bytes=settings.server.max_body_bytes),
+            ),
             ws="none",
             log_config=None,
             log_level="warning",
@@ -195,7 +202,7 @@ class ServerProcess:
         reload = None
         if self._reread is not None:
             reload = Reloader(self._reread, platform, app).request
-        server = _Server(config, platform, reload)
+        server = _Server(config, platform, reload, connections if self._socket_stays else None)
         app.state.abort_connection = server.abort
         async with serving_metrics(metrics_app(app.state), self._metrics_listener):
             return await self._run(server, platform, listener)
@@ -216,6 +223,15 @@ class ServerProcess:
         return 1 if problem or not server.started else 0
 
     # --- exclusive resources ----------------------------------------------------------------------
+
+    def _listener(self) -> socket.socket:
+        settings = self._settings
+        passed = passed_listener()
+        if passed is not None:
+            self._socket_stays = True
+            return passed
+        shared = settings.control.role == "api"
+        return bound_listener(settings.server.host, settings.server.port, "--port", shared=shared)
 
     def _lock_file(self, path: Path, what: str) -> None:
         try:
@@ -291,11 +307,17 @@ class _Server(uvicorn.Server):
     """A uvicorn server that drains control before it closes the port, and sets no exit code."""
 
     def __init__(
-        self, config: uvicorn.Config, platform: Platform, reload: Callable[[], None] | None
+        self,
+        config: uvicorn.Config,
+        platform: Platform,
+        reload: Callable[[], None] | None,
+        ending: Connections | None,
     ) -> None:
+        """``ending`` are the connections, if the next server accepts those that wait."""
         super().__init__(config)
         self._platform = platform
         self._reload = reload
+        self._ending = ending
 
     def abort(self, scope: Scope) -> None:
         """Drop the connection of a request in progress, with all data that its client has not read."""
@@ -305,7 +327,16 @@ class _Server(uvicorn.Server):
                 connection.transport.abort()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain with an open port, so that new requests are answered: 503 and when to retry."""
+        """Drain with an open port, so that new requests are answered: 503 and when to retry.
+
+        A socket that stays is left to the next server instead; requests on open connections are
+        served first.
+        """
+        if self._ending is not None:
+            for listening in self.servers:
+                listening.close()
+            self._ending.closing = True
+            await asyncio.sleep(HANDOVER_S)
         in_progress = set(self.server_state.tasks)
         await self._platform.drain()
         if in_progress:
@@ -335,6 +366,8 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             # As safe as any crash: the journal has what the ledger lacks, and the workers end with us.
             os._exit(128 + number)
+        if self._platform.waits:
+            os._exit(0)  # there is nothing to end, and the wait may last
         # First: the rest may fail, and must not prevent the stop.
         self.should_exit = True
         _print("\nFairServe stops when the calls in progress have ended", sys.stdout)
@@ -378,17 +411,17 @@ async def _workers_failure(platform: Platform) -> str:
     return ""
 
 
-def _bind(host: str, port: int, flag: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            free = " (0 takes a free one)" if flag == "--port" else ""
-            raise StartError(
-                f"port {port} is in use; choose another one with {flag}{free}"
-            ) from error
-        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+async def _check_redis(url: str) -> None:
+    """Report what is unsafe in the Redis of servers that share an order.
+
+    Raises StartError if they cannot share it.
+    """
+    for finding in await redis_findings(url, shared=True):
+        problem = f"{finding.check}: {finding.found}; {finding.help}"
+        if finding.status == "fail":
+            raise StartError(f"redis_url: {problem}")
+        if finding.status == "warn":
+            logger.warning("%s", problem)
 
 
 def _folder_id(folder: Path) -> str:
@@ -407,8 +440,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
-    """Return uvicorn's protocol within the limits of the settings and of this process."""
+def _connections(settings: Settings) -> Connections:
+    """Return the counts of connections, within the limits of the settings and of this process."""
     descriptors = raise_descriptor_limit()
     total, per_address = (
         settings.server.max_connections,
@@ -425,11 +458,7 @@ def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
             per_address,
             settings.server.max_connections,
         )
-    return functools.partial(
-        LimitedProtocol,
-        connections=Connections(total, per_address, settings.console.proxy_networks),
-        limits=RequestLimits(max_body_bytes=settings.server.max_body_bytes),
-    )
+    return Connections(total, per_address, settings.console.proxy_networks)
 
 
 def _print(text: str, stream: TextIO) -> None:

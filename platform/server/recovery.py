@@ -11,7 +11,11 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from fairserve.platform.control.journal.journal import Journal
+from fairserve.platform.control.journal.segments import segment_numbers, segment_path
+from fairserve.platform.control.ledger import Ledger, RowSink
 from fairserve.platform.control.record import plain_of, stopped_record
 from fairserve.platform.control.service import ControlService
 from fairserve.platform.control.storage import RowsJournal, RowsLedger
@@ -62,6 +66,28 @@ def close_open_calls(journal: RowsJournal) -> None:
         journal.append("closed", call.key, plain_of(record))
     if left:
         logger.warning("%d calls were open when the server stopped: recorded as failed", len(left))
+
+
+def write_left_rows(folder: Path, sink: RowSink) -> None:
+    """Bring the rows that an earlier process left in a journal to the database, and empty the journal.
+
+    Other processes of the cell have its open calls. The rows may be there already: they are equal then.
+    Raises OSError if the database does not take them in time; the journal stays then.
+    """
+    if not folder.is_dir():
+        return
+    left = Journal(folder)
+    left.open()
+    try:
+        ledger = Ledger(left, sink)
+        ledger.start()
+        written = ledger.close(RECOVERY_S)
+    finally:
+        left.close()
+    if not written:
+        raise OSError(f"the database does not take the rows of {folder}; start again when it does")
+    for number in segment_numbers(folder):
+        segment_path(folder, number).unlink()
 
 
 def load_stored_state(sessions: SessionFactory, settings: Settings) -> StoredState:

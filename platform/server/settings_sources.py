@@ -16,10 +16,11 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
-from fairserve.platform.base.config_file import FLEET, ConfigFile, ConfigFileError, read_config
+from fairserve.platform.base.config_file import FLEET, ConfigFile, read_config
 from fairserve.platform.base.option_pairs import parse_options
 from fairserve.platform.base.removed_names import REMOVED_SETTINGS
 from fairserve.platform.base.validation import text_of
+from fairserve.platform.base.yaml_file import YamlFileError
 from fairserve.platform.server.settings import FIELDS, ROOMS, Settings
 
 Source = Literal["flag", "environment", "file", "default"]
@@ -56,15 +57,29 @@ class Layers:
 
     def settings(self) -> Settings:
         """Return the effective settings. Raises SettingsError with all problems."""
+        settings, problems = self.read()
+        if problems or settings is None:
+            raise SettingsError(problems)
+        return settings
+
+    def read(self) -> tuple[Settings | None, list[str]]:
+        """Return the settings with all problems; defaults stand for wrong values.
+
+        None if values contradict each other.
+        """
         problems = [*self._wrong_names(), *self._two_fleets(), *_removed()]
         values = self._values()
         try:
-            settings = Settings(**values)
+            return Settings(**values), problems
         except ValidationError as error:
-            problems += [self._problem(part) for part in error.errors()]
-        if problems:
-            raise SettingsError(problems)
-        return settings
+            parts = error.errors()
+        problems += map(self._problem, parts)
+        wrong = {name for part in parts if (name := _name_in(part)) in FIELDS}
+        defaults = {name: FIELDS[name].get_default(call_default_factory=True) for name in wrong}
+        try:
+            return Settings(**values | defaults), problems
+        except ValidationError:
+            return None, problems
 
     def _values(self) -> dict[str, Any]:
         """Return the flags and the values of the file that nothing overrides."""
@@ -104,13 +119,11 @@ class Layers:
             yield f"{self.file.at(FLEET)}: fleet: {other} names a fleet file, too; remove one of them"
 
     def _problem(self, error: Any) -> str:
-        message = text_of(error)
-        place = error["loc"][1:]  # after the room; a problem of several settings has none
-        if not place:
+        message, name = text_of(error), _name_in(error)
+        if not name:
             return message
-        name = str(place[0]).removeprefix("FAIRSERVE_").lower()
         if self.file is not None and name in FIELDS and self.source(name) == "file":
-            return f"{self.file.at(name, *place[1:])}: {name}: {message}"
+            return f"{self.file.at(name, *error['loc'][2:])}: {name}: {message}"
         return f"{name}: {message}"
 
 
@@ -125,7 +138,7 @@ def layers_of(flags: Mapping[str, Any]) -> Layers:
             given["system_options"] = parse_options(given["system_options"])
         path = given.get("config") or os.environ.get("FAIRSERVE_CONFIG")
         file = read_config(Path(path)) if path else None
-    except (ConfigFileError, ValueError) as error:
+    except (YamlFileError, ValueError) as error:
         raise SettingsError([str(error)]) from error
     return Layers(given, _set_in_environment(), file)
 
@@ -136,6 +149,11 @@ def settings_from(flags: Mapping[str, Any]) -> Settings:
     Raises SettingsError with one line that names each wrong setting, never its value.
     """
     return layers_of(flags).settings()
+
+
+def _name_in(error: Any) -> str:
+    """Return the setting of a problem; a problem of several settings names only their room."""
+    return "".join(map(str, error["loc"][1:2])).removeprefix("FAIRSERVE_").lower()
 
 
 def _removed() -> Iterator[str]:

@@ -7,9 +7,7 @@ journal until they are in the database, and speaks if no other does.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import shutil
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,15 +15,15 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.redis_client import redis_client
-from fairserve.platform.base.version import product_version
 from fairserve.platform.console.shared_attempts import SharedAttempts
 from fairserve.platform.control.cell import BLOCK_TOKENS
 from fairserve.platform.control.journal.journal import Journal
+from fairserve.platform.control.log.clock import LogClock
 from fairserve.platform.control.log.marks import (
     MarkedJournal,
     StoredMarks,
 )
-from fairserve.platform.control.log.order import LogClock, LogOrder
+from fairserve.platform.control.log.order import LogOrder
 from fairserve.platform.control.log.redis_log import RedisLog, cancel
 from fairserve.platform.control.log.shared_cell import EntryId
 from fairserve.platform.control.log.speaker import Speaker
@@ -51,7 +49,6 @@ class SharedOrder:
     """No process knows when the cell was alive last: its log does."""
 
     def __init__(self, settings: Settings, hasher: KeyHasher) -> None:
-        """Raises ValueError for settings that no servers can share."""
         self.marks, self.clock = StoredMarks(), LogClock()
         self.lost = threading.Event()
         """Set once this process cannot follow the log any more."""
@@ -59,14 +56,6 @@ class SharedOrder:
         self.speaker: Speaker | None = None
         self.order: LogOrder | None = None
         role = settings.control.role
-        if not settings.background.redis_url:
-            raise ValueError(
-                f"role is {role}: redis_url must name the Redis that the servers share"
-            )
-        if settings.db.embedded_database:
-            raise ValueError(
-                f"role is {role}: database_url must name the PostgreSQL database that the servers share"
-            )
         self._speaks_when_silent = role == "control"
         self._options = control_options(settings.control, settings.tenancy)
         self._hasher = hasher
@@ -99,7 +88,11 @@ class SharedOrder:
             on_replaced=control.replaced,
             on_tick=on_tick,
             on_failure=self._fail,
+            on_followed=control.answered,
+            hurries=control.awaits_grants,
         )
+        shared_cell = self.order.shared_cell
+        self.marks.last_read = lambda: shared_cell.last
         if self._speaks_when_silent:
             self.speaker = Speaker(
                 self._log,
@@ -123,24 +116,26 @@ class SharedOrder:
         assert secret is not None, "it is of the present secret key"
         return secret
 
-    async def attach(self, journal: RowsJournal) -> bool:
+    async def attach(self) -> bool:
         """Get the state of the cell; return true if this process began it, without an earlier one.
 
-        An API process waits until a control process has begun it. The rows in the journal of an earlier
-        process of this folder follow from the log, and are made again.
+        An API process waits until a control process has begun it.
         """
         assert self.order is not None, "it is made"
         await self.order.attach()
-        fresh = self.speaker is not None and self.speaker.fresh
-        if not fresh and isinstance(journal, Journal):
-            with contextlib.suppress(FileNotFoundError):
-                await asyncio.to_thread(shutil.rmtree, journal.folder)
-        return fresh
+        return self.speaker is not None and self.speaker.fresh
 
     def start(self) -> None:
         """Speak from now on, if this process may."""
         if self.speaker is not None:
             self._task = asyncio.create_task(self.speaker.run(), name="speaker")
+            self._task.add_done_callback(self._speaker_ended)
+
+    def _speaker_ended(self, task: asyncio.Task[None]) -> None:
+        """Leave the cell if the speaker has failed: another process may speak."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the speaker has failed", exc_info=error)
+            self._fail(f"the speaker has failed: {type(error).__name__}")
 
     async def stop(self, flush: Callable[[float], bool]) -> None:
         """Write the rows so far if this process writes them, and let another speak.
@@ -196,7 +191,6 @@ def _agreement(options: ControlOptions) -> dict[str, Any]:
     """Return what decides about calls and is not in the state of the cell."""
     admission = options.admission
     return {
-        "version": product_version(),
         "max_queue_wait_s": options.max_queue_wait_s,
         "max_queued_calls": options.max_queued_calls,
         "max_tenant_share": options.tenant_share,

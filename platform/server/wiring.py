@@ -16,6 +16,7 @@ from aiohttp import ClientSession
 from sqlalchemy import Engine
 
 from fairserve.engine.wire.client import worker_session
+from fairserve.platform.background.alarms.watch import AlarmSources, AlarmWatch
 from fairserve.platform.background.jobs.in_process import JobsInProcess
 from fairserve.platform.background.jobs.job import JobContext
 from fairserve.platform.background.jobs.jobs import JOBS
@@ -33,10 +34,12 @@ from fairserve.platform.control.storage import RowsJournal, RowsLedger, ServingR
 from fairserve.platform.db.engine import (
     SessionFactory,
     connect,
+    database_watch,
     management_engine,
     session_factory,
 )
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
+from fairserve.platform.db.watch import DatabaseWatch
 from fairserve.platform.fleet.fleet import DrainNote
 from fairserve.platform.fleet.fleet_file import FleetFileWatch, Parse
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
@@ -47,6 +50,7 @@ from fairserve.platform.fleet.running_fleet import RunningFleet
 from fairserve.platform.fleet.settings import FleetSettings
 from fairserve.platform.fleet.supervisor import Supervisor, worker_command
 from fairserve.platform.monitoring.monitoring import Monitoring
+from fairserve.platform.monitoring.tracing.loading import tracing_class
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
 from fairserve.platform.reporting.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets
@@ -96,6 +100,7 @@ class Storage:
     engine: Engine
     management: Engine
     """Connections of requests that make no call."""
+    watch: DatabaseWatch
     sessions: SessionFactory
     hasher: KeyHasher
     authenticator: Authenticator
@@ -112,7 +117,8 @@ def storage(settings: Settings, engine: Engine | None, lease: ServingRight | Non
     shared = _shared_order(settings) if settings.control.role != "all" else None
     engine = connect(settings.db.effective_database_url) if engine is None else engine
     management = management_engine(engine)
-    plain = session_factory(engine, management)
+    watch = database_watch(management)
+    plain = session_factory(engine, management, watch)
     sessions = plain if lease is None else fenced(plain, lease)
     hasher = key_hasher(settings.db)
     outbox = Outbox(settings.background, settings.tenancy.currency)
@@ -126,7 +132,17 @@ def storage(settings: Settings, engine: Engine | None, lease: ServingRight | Non
     failed = FailedKeys(sessions, hasher)
     authenticator = Authenticator(sessions, hasher, failed, ttl_s=known_s)
     return Storage(
-        engine, management, sessions, hasher, authenticator, journal, outbox, rows, ledger, shared
+        engine=engine,
+        management=management,
+        watch=watch,
+        sessions=sessions,
+        hasher=hasher,
+        authenticator=authenticator,
+        journal=journal,
+        outbox=outbox,
+        rows=rows,
+        ledger=ledger,
+        shared=shared,
     )
 
 
@@ -166,16 +182,8 @@ def recorder(settings: Settings, clock: Clock) -> TrafficRecorder | None:
 
 def tracing(settings: Settings) -> Tracing | None:
     """Return the tracer of calls; None if calls are not traced. Raises ValueError."""
-    own = settings.monitoring
-    if own.tracing == "off":
-        return None
-    try:
-        from fairserve.platform.monitoring.tracing.exporting import Tracing
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("opentelemetry"):
-            raise
-        raise ValueError("tracing needs OpenTelemetry: pip install 'fairserve[otel]'") from error
-    return Tracing()
+    kind = tracing_class(settings.monitoring)
+    return None if kind is None else kind()
 
 
 def control(
@@ -259,11 +267,40 @@ def workers(
     return WorkerParts(http, bridge, models, model_pools, pool)
 
 
+def alarms(
+    stored: Storage,
+    control: ControlService,
+    monitoring: Monitoring,
+    workers: WorkerParts,
+    clock: Clock,
+    *,
+    settings: Callable[[], Settings],
+    fleet_watch: Callable[[], FleetFileWatch | None],
+) -> AlarmWatch:
+    """Return the watch of the alarms over these parts; ``settings`` returns those in force."""
+    return AlarmWatch(
+        AlarmSources(
+            control=control,
+            monitoring=monitoring,
+            pool=workers.pool,
+            model_pools=workers.model_pools,
+            models=workers.models,
+            ledger=stored.ledger,
+            sessions=stored.sessions,
+            settings=settings,
+            fleet_watch=fleet_watch,
+            speaks=lambda: control.order.speaks,
+        ),
+        clock,
+    )
+
+
 def metrics(
     settings: Settings,
     stored: Storage,
     control: ControlService,
     monitoring: Monitoring,
+    alarms: AlarmWatch,
     pool: WorkerPool,
     lease: ServingRight | None,
     tracing: Tracing | None,
@@ -273,6 +310,7 @@ def metrics(
         Sources(
             control=control,
             monitoring=monitoring,
+            alarms=alarms.by_kind,
             pool=pool,
             journal=stored.journal,
             ledger=stored.ledger,
@@ -325,7 +363,7 @@ def serving(
         completions,
         decisions,
         ResponseStore(stored.sessions, stored.hasher, conversations, kept),
-        background_options(settings.control.max_tenant_share),
+        background_options(settings.control.max_tenant_share, settings.control.max_queue_wait_s),
     )
     programs = Programs(
         stored.sessions,

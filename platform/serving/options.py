@@ -44,9 +44,9 @@ def store_options(settings: ServingSettings) -> StoreOptions:
     return StoreOptions(response_store=settings.response_store)
 
 
-def background_options(tenant_share: float) -> BackgroundOptions:
+def background_options(tenant_share: float, max_wait_s: float) -> BackgroundOptions:
     """Return the bounds of responses in the background."""
-    return BackgroundOptions(tenant_share=tenant_share)
+    return BackgroundOptions(tenant_share=tenant_share, max_wait_s=max_wait_s)
 
 
 def file_options(settings: ServingSettings) -> FileOptions:

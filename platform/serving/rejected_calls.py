@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from fairserve.platform.base.errors import FairServeError, RateLimitedError, UnavailableError
 
-NOT_ACCEPTED = frozenset(
-    {
-        *("queue_full", "journal_unavailable", "lease_over", "log_unavailable"),
-        *("starting", "draining"),
-    }
-)
+NOT_SUBMITTED = frozenset({"lease_over", "log_unavailable"})
+"""Codes of 503 answers to calls of which nothing was recorded."""
+NOT_ACCEPTED = NOT_SUBMITTED | {"queue_full", "journal_unavailable", "starting", "draining"}
 """Codes of 503 answers to calls that were not accepted and may be sent again under their name."""
 
 

@@ -3,9 +3,10 @@
 A key is looked up by its keyed hash, off the event loop; it counts as unknown while its app or tenant
 is suspended or deleted. Results are cached for 30 s, and for 5 s where servers share an order: a
 revocation takes effect in this process at once, on other servers within that time. While the database
-does not answer, keys used in the last five minutes stay valid and all others get 503. Event streams
+does not answer, keys used in the last five minutes, and those of operators used in the last hour, stay
+valid and all others get 503: operators need `/metrics` longest when the database is away. Event streams
 repeat the check (:meth:`Authenticator.confirm`).
-Weakness: a key that another server revokes during such an outage stays valid for those minutes.
+Weakness: a key that another server revokes during such an outage stays valid for that time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, App, KeyScope, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.db.schemas import Managed
 from fairserve.platform.tenancy.apps.origins import Origins
 from fairserve.platform.tenancy.apps.user_headers import DEFAULT_USER_HEADERS
 from fairserve.platform.tenancy.failed_keys import FailedKeys
@@ -45,6 +47,8 @@ SHARED_TTL_S = 5.0
 """Seconds for which a server that shares its order with others trusts a key without reading it."""
 CACHE_ENTRIES = 10_000
 STALE_S = 300.0
+OPERATOR_STALE_S = 3600.0
+"""Seconds for which a key of an operator stays valid while the database does not answer."""
 CONFIRM_TTL_S = 1.0
 """Seconds for which all streams of a key share one check of its validity."""
 MAX_KEY_CHARS = 256
@@ -102,7 +106,6 @@ class Authenticator:
         failed_keys: FailedKeys | None = None,
         *,
         ttl_s: float = CACHE_TTL_S,
-        stale_s: float = STALE_S,
         max_entries: int = CACHE_ENTRIES,
         monotonic_s: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = utc_now,
@@ -114,7 +117,6 @@ class Authenticator:
         self.origins = Origins(sessions, monotonic_s)
         """Origins of all apps, for requests that carry no key."""
         self._ttl_s = ttl_s
-        self._stale_s = stale_s
         self._max_entries = max_entries
         self._monotonic_s = monotonic_s
         self._now = now
@@ -124,6 +126,8 @@ class Authenticator:
         self._confirmed: SharedTable[str, float] = SharedTable(max_entries)
         """Time of the last successful check, by key id."""
         self._generation = 0
+        self.on_forget: Callable[[Callable[[Principal], bool]], object] = lambda _: None
+        """Called with the condition of the principals whose keys may have changed, after ``forget``."""
 
     async def authenticate(self, key: str, *, audited: bool = True) -> Principal:
         """Return the principal of a key. Raises AuthenticationError or UnavailableError.
@@ -145,7 +149,7 @@ class Authenticator:
     async def confirm(self, principal: Principal) -> None:
         """Check that the principal's key is still valid. Raises AuthenticationError if it is not.
 
-        While the database does not answer, the key stays valid for five minutes.
+        While the database does not answer, the key stays valid as in :meth:`authenticate`.
         """
         if not self._recently_confirmed(principal.key_id):
             await asyncio.to_thread(self._confirm, principal)
@@ -163,20 +167,24 @@ class Authenticator:
 
         Lookups in progress may have read before the commit; their results are not cached.
         """
+
+        def concerns(principal: Principal) -> bool:
+            return (
+                (key_id is not None and principal.key_id == key_id)
+                or (app_id is not None and principal.app_id == app_id)
+                or (tenant_id is not None and principal.tenant_id == tenant_id)
+                or (admin and principal.scope == "admin")
+            )
+
         with self._lock:
             self._generation += 1
             for _, digest, _, entry in list(self._known.items()):
-                principal = entry.principal
-                if (
-                    (key_id is not None and principal.key_id == key_id)
-                    or (app_id is not None and principal.app_id == app_id)
-                    or (tenant_id is not None and principal.tenant_id == tenant_id)
-                    or (admin and principal.scope == "admin")
-                ):
+                if concerns(entry.principal):
                     self._known.pop(digest)
             self._unknown.clear()
             self._confirmed = SharedTable(self._confirmed.limit)
         self.origins.forget()
+        self.on_forget(concerns)
 
     def _digest(self, key: str) -> str:
         if not key or len(key) > MAX_KEY_CHARS or not key.isascii():
@@ -237,12 +245,12 @@ class Authenticator:
             found = self._working_key(ApiKey.id == key_id)
         except SQLAlchemyError:
             with self._lock:
-                # The five minutes of a key that was never confirmed start now.
+                # The time of a key that was never confirmed starts now.
                 confirmed_s = self._confirmed.get(key_id)
                 if confirmed_s is None:
                     confirmed_s = now_s
                     self._confirmed.put((sharer,), key_id, now_s)
-            if now_s - confirmed_s >= self._stale_s:
+            if now_s - confirmed_s >= self._trusted_s(principal):
                 raise _invalid_key() from None
             return
         expires_at = None if found is None else found[0].expires_at
@@ -332,13 +340,18 @@ class Authenticator:
     def _stale(self, digest: str, error: SQLAlchemyError) -> Principal:
         with self._lock:
             entry = self._known.get(digest)
-        if entry is None or self._monotonic_s() - entry.looked_up_s >= self._stale_s:
+        now_s = self._monotonic_s()
+        if entry is None or now_s - entry.looked_up_s >= self._trusted_s(entry.principal):
             raise UnavailableError(
                 "the API key cannot be checked: the database does not answer",
                 headers={"Retry-After": "5"},
             ) from error
         self._check_expiry(entry.expires_at)
         return entry.principal
+
+    def _trusted_s(self, principal: Principal) -> float:
+        """Return for how long a key stays valid without the database."""
+        return OPERATOR_STALE_S if principal.scope == "admin" else STALE_S
 
     def _check_expiry(self, expires_at: datetime | None) -> None:
         if expires_at is not None and expires_at <= self._now():
@@ -394,6 +407,12 @@ def require_scope(principal: Principal, scope: KeyScope) -> Principal:
             f"this needs {article} {scope} key; the key given is for {principal.scope}"
         )
     return principal
+
+
+def check_manager(principal: Principal, body: Managed) -> None:
+    """Raise PermissionDeniedError if a key of a tenant sets who manages an object."""
+    if "managed_by" in body.model_fields_set and principal.scope != "admin":
+        raise PermissionDeniedError("managed_by needs an admin key", param="managed_by")
 
 
 def tenant_principal(principal: Principal, named: str | None) -> Principal:

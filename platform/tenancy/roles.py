@@ -20,6 +20,7 @@ from fairserve.platform.base.roles import Role, includes
 _ROUTES: Mapping[Role, str] = {
     "viewer": """
         GET /metrics
+        GET /admin/alarms
         GET /admin/apps
         GET /admin/audit
         GET /admin/clients
@@ -45,7 +46,9 @@ _ROUTES: Mapping[Role, str] = {
         GET /admin/usage/interactions
         GET /admin/users
         GET /admin/users/{tenant_id}/{user:path}
+        GET /admin/webhooks
         GET /admin/webhooks/dead
+        GET /v1/alarms
         GET /v1/apps
         GET /v1/apps/{app_id}
         GET /v1/apps/{app_id}/keys
@@ -61,8 +64,12 @@ _ROUTES: Mapping[Role, str] = {
         GET /v1/webhooks
         GET /v1/webhooks/{webhook_id}
         GET /v1/webhooks/{webhook_id}/deliveries
+        GET /console/status
+        GET /console/search
         GET /console/overview
         GET /console/overview/stream
+        GET /console/alarms
+        GET /console/alarms/stream
         GET /console/throttling
         GET /console/throttling/stream
         GET /console/refusals
@@ -76,6 +83,12 @@ _ROUTES: Mapping[Role, str] = {
         GET /console/clients/apps/{app_id}
         GET /console/clients/stream/{tenant_id}/{app_id}/{user:path}
         GET /console/clients/{tenant_id}/{app_id}/{user:path}
+        GET /console/clients/tenants/{tenant_id}/keys
+        GET /console/clients/apps/{app_id}/keys
+        GET /console/clients/apps/{app_id}/users
+        GET /console/prices
+        GET /console/webhooks
+        GET /console/webhooks/{tenant_id}
         GET /console/interactions
         GET /console/interactions/stream
         GET /console/interactions/stream/{tenant_id}/{app_id}/{run_id:path}
@@ -89,6 +102,7 @@ _ROUTES: Mapping[Role, str] = {
         POST /console/sign-out
     """,
     "operator": """
+        POST /admin/alarms/{alarm_id}/acknowledge
         PUT /admin/throttling
         POST /admin/throttling/preview
         POST /admin/cluster/workers/{worker_id}/drain
@@ -97,6 +111,7 @@ _ROUTES: Mapping[Role, str] = {
         PUT /admin/users/{tenant_id}/{user:path}
         DELETE /admin/users/{tenant_id}/{user:path}
         POST /admin/jobs/{job}/run
+        POST /console/alarms/{alarm_id}/acknowledge
         POST /console/throttling
         POST /console/throttling/preview
         POST /console/throttling/revert
@@ -155,9 +170,26 @@ _ROUTES: Mapping[Role, str] = {
         POST /v1/webhooks/{webhook_id}/test
         POST /v1/webhooks/{webhook_id}/deliveries/{event_id}/replay
         POST /v1/webhooks/{webhook_id}/replay
+        POST /console/clients/tenants
         POST /console/clients/tenants/{tenant_id}
+        POST /console/clients/tenants/{tenant_id}/keys
+        POST /console/clients/tenants/{tenant_id}/keys/rotate
+        POST /console/clients/tenants/{tenant_id}/keys/{key_id}
+        GET /console/clients/apps/new
+        POST /console/clients/apps/new
+        POST /console/clients/apps/{app_id}/keys
+        POST /console/clients/apps/{app_id}/keys/rotate
+        POST /console/clients/apps/{app_id}/keys/{key_id}
         POST /console/clients/apps/{app_id}
         POST /console/clients/apps/{app_id}/profile
+        POST /console/cluster/workers
+        POST /console/cluster/workers/{worker_id}/remove
+        POST /console/cluster/aliases
+        POST /console/cluster/aliases/remove
+        POST /console/prices
+        POST /console/prices/{price_id}/delete
+        POST /console/webhooks/{tenant_id}
+        POST /console/webhooks/{tenant_id}/{webhook_id}
         POST /console/keys
         POST /console/keys/rotate
         POST /console/keys/{key_id}

@@ -6,10 +6,11 @@ Pages and counts use an index; filters by user, run or reason scan all rejection
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import ColumnElement, Select, case, distinct, func, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import NotFoundError
@@ -20,6 +21,7 @@ from fairserve.platform.tuning import repository
 from fairserve.platform.tuning.explanation import explain
 from fairserve.platform.tuning.schemas import EventOut, EventQuery, RejectionOut
 
+MOST_GROUPS = 20
 _OF_CALL = (LedgerCall.model, LedgerCall.served_model, LedgerCall.agent)
 _MONEY = ("budget_limit", "budget_spent", "budget_held", "call_cost")
 
@@ -52,6 +54,62 @@ def rows(query: EventQuery, *, tenant_id: str | None, app_id: str | None) -> Eve
         .limit(query.limit)
         .offset(query.offset)
     )
+
+
+class RejectionGroup(NamedTuple):
+    """The rejections of one app for one reason."""
+
+    tenant: str
+    app: str
+    reason: str
+    rejected: int
+    """All rejected calls, also those without a row of their own."""
+    recent: int
+    """Those of the second half of the period."""
+    users: int
+    """Users of the calls with rows of their own."""
+    limit: int | None
+    """Highest limit, and its window in seconds; None for reasons without one."""
+    window_s: float | None
+    first_at: datetime
+    last_at: datetime
+    example: str | None
+    """Id of one of the latest calls; None if none has a row of its own."""
+
+
+def groups(
+    session: Session, query: EventQuery, since: datetime, until: datetime
+) -> list[RejectionGroup]:
+    """Return the rejections of a period by tenant, app and reason, most calls first.
+
+    Cost: O(rejections of the period), by an index on time, with the tenant or app where one is named.
+    """
+    event = ThrottlingEvent
+    calls = func.coalesce(event.shared_by, 1)
+    middle = since + (until - since) / 2
+    owned = {event.tenant_id: query.tenant, event.app_id: query.app}
+    where = [column == value for column, value in owned.items() if value is not None]
+    rejected = func.sum(calls).label("rejected")
+    statement = (
+        select(
+            event.tenant_id,
+            event.app_id,
+            event.reason,
+            rejected,
+            func.sum(case((event.at >= middle, calls), else_=0)),
+            func.count(distinct(case((event.shared_by.is_(None), event.user_id)))),
+            func.max(event.limit_count),
+            func.max(event.window_s),
+            func.min(event.at),
+            func.max(event.at),
+            func.max(case((event.shared_by.is_(None), event.call_id))),
+        )
+        .where(event.at >= since, event.at < until, *where)
+        .group_by(event.tenant_id, event.app_id, event.reason)
+        .order_by(rejected.desc(), event.tenant_id, event.app_id, event.reason)
+        .limit(MOST_GROUPS)
+    )
+    return [RejectionGroup(*row) for row in session.execute(statement)]
 
 
 def one(

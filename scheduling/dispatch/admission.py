@@ -19,7 +19,7 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.directory import Directory, Setting, holder_of
 from fairserve.throttling.base import ADMITTED, Decision, LimitUse, ThrottlingPolicy
 from fairserve.throttling.overload.window import SlidingLog
-from fairserve.throttling.quotas.contracts import Claim, Contracts, ContractUse
+from fairserve.throttling.quotas.contracts import Claim, Contracts, ContractUse, Holder
 from fairserve.throttling.quotas.price import FREE, TokenPrice
 
 BILLED: frozenset[ev.CallOutcome] = frozenset({"completed", "cancelled"})
@@ -163,6 +163,12 @@ class Admission:
             quotas = self._directory.quotas(*owner)
             contract = self._contracts.use(quotas, now_s, at)
         return LimitsInUse(contract, self.throttle.use(arrival, now_s))
+
+    def quota_use(self, holder: Holder, *, now_s: float, at: float) -> ContractUse:
+        """Return the use of the limits of one holder."""
+        if not self._options.contracts:
+            return ContractUse()
+        return self._contracts.use([(holder, self._directory.quota_of(holder))], now_s, at)
 
     def forget_idle(self, now_s: float) -> None:
         """Drop idle state."""

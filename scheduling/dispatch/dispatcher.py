@@ -36,6 +36,7 @@ from fairserve.scheduling.fairness.newcomers import newcomers_of
 from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.base import Decision
+from fairserve.throttling.quotas.contracts import ContractUse, Holder
 from fairserve.throttling.registry import THROTTLES
 
 
@@ -99,6 +100,7 @@ class Dispatcher:
             ev.InteractionOpened: self._on_interaction_opened,
             ev.InteractionRestored: self._on_interaction_restored,
             ev.InteractionClosed: self._on_interaction_closed,
+            ev.UserStopped: self._on_user_stopped,
             ev.Tick: self._on_tick,
             **self._membership.handlers,
         }
@@ -297,6 +299,10 @@ class Dispatcher:
         """Return the remaining limits for the next call of ``owner``: tenant, app and user."""
         return self.admission.use(owner, overloaded=self.overloaded, now_s=now_s, at=at)
 
+    def quota_in_use(self, holder: Holder, now_s: float, at: float) -> ContractUse:
+        """Return the use of the quota of one holder."""
+        return self.admission.quota_use(holder, now_s=now_s, at=at)
+
     # --- a call runs ------------------------------------------------------------------------------
 
     def _dispatched(self, call_id: str) -> QueuedCall:
@@ -445,6 +451,22 @@ class Dispatcher:
         for pool in self.pools.values():
             if pool.gate is not None:  # the run may have left room for another
                 commands += pool.pump()
+        return commands
+
+    def _on_user_stopped(self, event: ev.UserStopped, now_s: float) -> list[ev.Command]:
+        """Cancel calls of a user, and its runs. O(calls and runs of all)."""
+        user, commands = (event.tenant, event.user), list[ev.Command]()
+        queued = [
+            call_id
+            for call_id, live in self._live.items()
+            if live.worker_id is None and (live.call.tenant, live.call.user) == user
+        ]
+        for call_id in queued:  # first, or the end of a run would grant them
+            commands += self._cancel(call_id, "cancelled", now_s)
+        if event.running:
+            for run in self.tracker.runs_of(*user):
+                closed = ev.InteractionClosed(run.interaction_id, cancel=True)
+                commands += self._on_interaction_closed(closed, now_s)
         return commands
 
     # --- time -------------------------------------------------------------------------------------

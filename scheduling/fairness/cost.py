@@ -73,7 +73,7 @@ class SliceWeights:
 
     def prompt_slice(self, usage: TokenUsage, cached_weight: float = 1.0) -> float:
         """Return the weighted tokens of the prompt; system tokens, which lead it, are cached first."""
-        text, system, cached, _ = usage
+        text, system, cached, *_ = usage
         return self._prompt(text, system, cached, cached_weight)
 
     def _prompt(self, text: float, system: float, cached: float, cached_weight: float) -> float:

@@ -32,6 +32,12 @@ def row(visit, worker):
     return visit.page.locator(f"#worker-{worker}")
 
 
+def drain(visit, worker):
+    visit.page.get_by_role("button", name=f"Drain {worker}", exact=True).click()
+    dialog = visit.page.get_by_role("dialog", name=f"Drain {worker}?")
+    dialog.get_by_role("button", name="Drain").click()
+
+
 def ready(visit):
     visit.page.locator(".live.on").wait_for()
 
@@ -41,7 +47,7 @@ def test_a_worker_is_drained_and_serves_again(operator, server, app):
     ready(operator)
     for worker in ("w0", "w1"):
         row(operator, worker).get_by_text("serving").wait_for()
-    operator.page.get_by_role("button", name="Drain w0").click()
+    drain(operator, "w0")
     operator.page.wait_for_url("**?done=draining")
     assert "gets no new ones" in operator.page.get_by_role("status").first.inner_text()
     row(operator, "w0").get_by_text("drained", exact=True).wait_for()
@@ -50,12 +56,11 @@ def test_a_worker_is_drained_and_serves_again(operator, server, app):
     operator.page.get_by_role("button", name="Undrain w0").click()
     operator.page.wait_for_url("**?done=undrained")
     row(operator, "w0").get_by_text("serving").wait_for()
-    operator.page.get_by_role("button", name="Drain w1").click()
+    drain(operator, "w1")
     operator.page.wait_for_url("**?done=draining")
     row(operator, "w1").get_by_text("drained", exact=True).wait_for()
     assert workers_of_calls(server, app) == {"w0"}
-    question = operator.page.locator("#worker-w0 form").get_attribute("data-confirm")
-    assert "No other worker serves" in question
+    assert "No other worker serves" in operator.page.locator("#drain-w0").text_content()
     operator.page.get_by_role("button", name="Undrain w1").click()
     row(operator, "w1").get_by_text("serving").wait_for()
     changes = server.call(server.admin_key, "GET", "/admin/audit?limit=4")["items"]

@@ -53,7 +53,7 @@ def test_a_run_appears_is_opened_and_cancelled(operator, server, app):
     row.get_by_role("link", name="tale/one").click()
     page.wait_for_url(f"**{place(app, 'tale/one')}")
     page.locator(".graph svg").wait_for()
-    page.locator("tbody tr", has_text="running").wait_for()
+    page.locator("tbody tr", has_text="running").locator("svg .ran.running").wait_for()
     page.get_by_role("button", name="Cancel run").click()
     page.wait_for_url("**?done=cancelled")
     with pytest.raises(openai.APIStatusError):

@@ -4,7 +4,9 @@ import json
 import re
 
 import httpx
+import openai
 import pytest
+from client_pages import call
 from console_load import HIGH_WATERMARK, LIMIT, SMALL, Flood
 from page_server import PageServer
 
@@ -48,29 +50,32 @@ def test_a_flood_appears_with_the_explanation_of_its_rejections(operator, server
     page = operator.page
     operator.open("/console/overview")
     page.locator(".live").get_by_text("live", exact=True).wait_for()
-    assert page.locator("[data-chart=service][aria-label*=eve]").count() == 0
+    row = page.locator("table.now tr", has_text=f"tenant of chat {HTML}")
+    assert row.count() == 0
     flood = Flood(server, app, flooder="eve")
     assert flood.burst(BURST) == BURST - LIMIT
-    page.locator("[data-chart=service][aria-label*=eve]").wait_for()
-    rejections = f"[data-chart=refusals][aria-label*='overloaded user limit {BURST - LIMIT}']"
-    page.locator(rejections).wait_for()
-    assert page.locator("img").count() == 0, "names stay text"
-    load = page.locator("[data-chart=load]").get_attribute("aria-label")
-    assert float(re.search(r"load (\d+(\.\d+)?)", load)[1]) > HIGH_WATERMARK, load
-    figure = page.locator("figure", has=page.locator("[data-chart=service]"))
+    row.wait_for()
+    calls = f"{BURST - LIMIT} of {BURST + 6}"
+    assert calls in row.inner_text(), "six users have a call each"
+    bar = row.locator(".bullet").get_attribute("aria-label")
+    assert "gets 100 % of the service and is entitled to 100 %" in bar
+    page.locator("[data-chart=calls][aria-label*='rejected 0.8/s']").wait_for()
+    load = page.locator(".tiles").inner_text()
+    assert float(re.search(r"Load\s+(\d+(\.\d+)?) %", load)[1]) > 100 * HIGH_WATERMARK, load
+    figure = page.locator("figure", has=page.locator("[data-chart=calls]"))
     figure.get_by_text("as a table").click()
-    page.get_by_role("columnheader", name=re.compile("eve")).wait_for()
+    page.get_by_role("columnheader", name="rejected", exact=True).wait_for()
     assert not operator.faults()
 
     page.get_by_role("link", name="Rejections").first.click()
     page.locator(".live.on").wait_for()
-    newest = page.locator("tbody tr").first.get_attribute("id")
+    newest = page.locator("#rejections tr").first.get_attribute("id")
     assert flood.burst(1) == 1
-    page.locator(f"tbody tr:first-child:not(#{newest})").wait_for()
+    page.locator(f"#rejections tr:first-child:not(#{newest})").wait_for()
     assert not operator.faults()
-    page.locator("tbody").get_by_role("link", name="eve").first.click()
+    page.locator("#rejections").get_by_role("link", name="eve").first.click()
     page.wait_for_url("**/console/refusals?user=eve")
-    page.locator("tbody a[href*='/console/refusals/']").first.click()
+    page.locator("#rejections a[href*='/console/refusals/']").first.click()
     page.wait_for_url("**/console/refusals/call_*")
     text = operator.text()
     assert "Explanation of the rejection" in text
@@ -86,7 +91,7 @@ def test_a_changed_limit_affects_the_traffic_and_is_reverted(operator, flood):
     field = page.locator("#p-high_watermark")
     assert flood.burst(3) == 3
     operator.open("/console/overview")
-    page.get_by_role("link", name="Throttling").first.click()
+    page.get_by_role("link", name="Settings").first.click()
     field.fill("50")
     page.get_by_role("button", name="Apply").click()
     page.get_by_text("The settings are in force.").wait_for()
@@ -100,10 +105,48 @@ def test_a_changed_limit_affects_the_traffic_and_is_reverted(operator, flood):
     assert page.locator("tbody tr").count() == 2
 
 
+def test_the_card_of_an_alarm_names_what_since_who_and_action(operator, server):
+    page = operator.page
+    victim = server.new_app(name="cut off")
+    price = {"model": "*", "input": 1, "output": 2, "valid_from": "2099-01-31T12:00Z"}
+    server.call(server.admin_key, "POST", "/admin/prices", price)
+    path = f"/v1/apps/{victim['id']}?tenant={victim['tenant_id']}"
+    server.call(server.admin_key, "PATCH", path, {"contract": {"rpm_limit": 1}})
+    operator.open("/console/overview")
+    page.locator(".live").get_by_text("live", exact=True).wait_for()
+    call(server, victim["api_key"], "ann")
+    for _ in range(6):
+        with pytest.raises(openai.RateLimitError):
+            call(server, victim["api_key"], "ann")
+    # The limit is looked up in the rows of the rejections.
+    assert server.platform.ledger.flush(60)
+    server.sample()
+    card = page.locator(".incident.bad", has_text="6 of 7 calls are rejected")
+    card.get_by_role("heading", name="Calls of cut off are rejected").wait_for()
+    card.get_by_text("contract.rpm_limit none → 1 by").wait_for()
+    page.locator(".marks li").get_by_text(re.compile("[0-9] price created by")).wait_for()
+    card.get_by_text("the quota of the app is 1 call in 60 s").wait_for()
+    shown = card.inner_text()
+    assert re.search(r"Since\s+[\d-]{10} [\d:]{8}, (\d+ s ago|just now)", shown), shown
+    assert re.search(r"Affected\s+cut off of ", shown), shown
+    assert not operator.faults()
+    assert operator.overflow() == 0
+    with page.expect_navigation():
+        card.get_by_role("link", name="Open the limit").click()
+    assert page.url.endswith(f"/console/clients/apps/{victim['id']}#contract.rpm_limit")
+    operator.open("/console/overview")
+    card.get_by_role("button", name="Acknowledge").click()
+    line = page.locator(".incident-lines li", has_text="Calls of cut off are rejected")
+    line.get_by_text("acknowledged by").wait_for()
+    assert line.get_by_role("button", name="Acknowledge").count() == 0
+    assert card.count() == 0
+    assert not operator.faults()
+
+
 def test_a_tenant_sees_only_its_own_traffic(browser, server, app, other, flood):
     with browser.visit(server.url) as visit:
         visit.sign_in(other["tenant_key"]).open("/console/overview")
-        assert "flooder-0" not in visit.page.content()
+        assert "No calls in the last 5 minutes" in visit.text()
         visit.open("/console/refusals")
         assert "No rejections match" in visit.text()
         assert visit.open(f"/console/refusals?tenant={app['tenant_id']}") == 404

@@ -81,7 +81,7 @@ def test_calls_are_shown_while_they_run(browser, server, checkpoint, session):
         server.openai(app["api_key"]).chat.completions.create(
             model=checkpoint.name, messages=MESSAGES, user="eve", max_tokens=5
         )
-        visit.page.locator("[data-chart=service][aria-label*=eve]").wait_for()
+        visit.page.locator("[data-chart=calls][aria-label*='accepted 0.']").wait_for()
         assert not visit.faults()
         assert visit.open("/console/cluster") == 200
         worker = visit.page.locator("#worker-w0")

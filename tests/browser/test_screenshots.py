@@ -23,6 +23,7 @@ from fairserve.platform.console.navigation import navigation
 LONG = "look/" + "long" * 20
 """An id that needs a line break."""
 PICTURES = {
+    "alarms",
     "overview",
     "throttling",
     "refusals",
@@ -66,6 +67,11 @@ def pages(server):
         call(server, key, "user-0", f"say {step} it", extra_headers=headers)
     server.call(key, "POST", "/v1/interactions/report/close")
     server.call(key, "POST", "/v1/interactions", {"id": LONG, "user": "user-0"})
+    price = {"model": "*", "input": 1, "output": 2, "valid_from": "2099-01-31T12:00Z"}
+    server.call(server.admin_key, "POST", "/admin/prices", price)
+    hook = {"url": "https://1.1.1.1/", "events": ["calls.throttled"], "enabled": False}
+    server.call(app["tenant_key"], "POST", "/v1/webhooks", hook)
+    server.call(server.admin_key, "PUT", f"/admin/users/{app['tenant_id']}/user-0", {"weight": 2})
     flood = Flood(server, app)
     assert sum(flood.burst(2 + number % 5) for number in range(BUCKETS)) > 0
     server.wait_for(
@@ -79,10 +85,13 @@ def pages(server):
         "why-refused": f"/console/refusals/{newest['call_id']}",
         "client": path_of(app, "flooder-0"),
         "odd-client": path_of(app, ODD),
-        "tenants": "/console/clients/tenants",
         "tenant": f"/console/clients/tenants/{tenant}",
-        "apps": "/console/clients/apps",
         "app": f"/console/clients/apps/{app['id']}",
+        "new-app": f"/console/clients/apps/new?tenant={tenant}",
+        "tenant-keys": f"/console/clients/tenants/{tenant}/keys",
+        "app-keys": f"/console/clients/apps/{app['id']}/keys",
+        "app-users": f"/console/clients/apps/{app['id']}/users?user=user-0",
+        "tenant-webhooks": f"/console/webhooks/{tenant}",
         "run": f"{runs}/report",
         "long-run": f"{runs}/{LONG.replace('/', '%2F')}",
         "sign-in": "/console/sign-in",

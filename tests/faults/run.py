@@ -1,110 +1,88 @@
-"""Servers that share an order lose processes, Redis and PostgreSQL under traffic; no call may suffer.
+"""Servers that share an order lose processes, links and stores under traffic; no call may suffer.
 
-``python tests/faults/run.py [--minutes 2] [--seed 1]`` starts two API servers, two control servers, a
-Redis and a PostgreSQL. Clients call at a few calls a second, while a schedule from the seed kills,
-suspends and restarts processes. When all run again and are quiet, every call that a client had accepted
-must be in the ledger exactly once, and all servers must agree. Exit status 1 if a check fails.
+``python tests/faults/run.py [--minutes 2] [--seed 1]`` starts two API servers, two control servers, two
+workers, a Redis and a PostgreSQL. Clients send calls, programs, responses in the background and batches,
+while a schedule from the seed makes faults. When all run again and are quiet, every call that a client
+had accepted must be in the ledger exactly once, every job must have ended, and all servers must agree.
+Exit status 1 if a check fails.
 
-The order of faults depends on the seed alone; how many fit into the minutes, on the machine.
+The order of faults depends on the seed alone; how many fit into the minutes, on the machine. The disk of
+a control server is filled only where this may mount one of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
+import contextlib
 import json
 import random
+import re
 import signal
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-import aiohttp
 import psycopg
+import redis
+from counting_worker import WorkerProcess
 from database_proxy import DatabaseProxy
+from link_proxy import LinkProxy
 from postgres_process import new_database, new_template, running_postgres
-from processes import PAUSE_S
+from processes import PAUSE_S, eventually
 from psycopg.rows import dict_row
-from scripted_worker import ScriptedWorker
-from shared_servers import RedisProcess, SharedServers
+from redis_process import RedisProcess
+from shared_servers import SharedServers
+from traffic import CALLS, CHAT, JOBS, Clients, chat
 
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
 from fairserve.platform.reporting.usage.rollups import roll_up
+from fairserve.scheduling.dispatch.admission import BILLED
 
-CHAT = "/v1/chat/completions"
-API, CONTROL = ("first", "second"), ("control", "standby")
+API, CONTROL, WORKERS = ("first", "second"), ("control", "standby"), ("worker 1", "worker 2")
+SMALL_DISK = "standby"
+"""The control server whose data folder is on a disk of its own."""
+DISK_MB = 96
 IDLE_S = 5.0
 """Idle timeout of runs."""
-PAUSES_S = (0.2, 2.5)
-"""Pause of a client between two calls."""
-LATEST_S = 120
-"""Seconds after which a client ends its request; longer than each fault."""
 SETTLE_S = 300
-"""Longest wait for the state after the traffic. The lease of a lost call alone is 60 s."""
+"""Longest wait for the state after the traffic."""
+LEASE_OVER = "lease ended without progress"
+"""Error of calls whose lease of 60 s ended; those of a server that is lost end after 30 s."""
 RPM = 20
 """Quota of the app whose clients call more often."""
 LOG_LINES = 40
 FAULTS = {
     "kill an API server": 3,
     "suspend an API server": 2,
+    "cut the link of an API server to Redis": 3,
     "kill the speaker": 3,
     "suspend the speaker": 2,
     "kill the standby": 2,
     "suspend the standby": 1,
+    "kill a worker": 2,
+    "suspend a worker": 1,
     "kill Redis": 3,
     "empty Redis": 3,
     "kill the speaker and Redis": 2,
     "empty Redis and kill the speaker": 1,
     "take PostgreSQL away": 3,
+    "take PostgreSQL away and kill the speaker": 2,
+    "fill a disk": 2,
 }
 """Faults and their weights in the schedule."""
-
-
-class CountingWorker(ScriptedWorker):
-    """A worker whose prompts are numbers of tokens; it counts what it generates for each call id."""
-
-    def __init__(self):
-        super().__init__()
-        self.began, self.ended = Counter(), {}
-
-    async def _stream(self, word, said, held, request, response):
-        call_id = request.headers["x-request-id"]
-        self.began[call_id] += 1
-        await response.begin()
-        tokens = int(word)
-        for count in range(1, tokens + 1):
-            await asyncio.sleep(0.1)
-            await self._send(response, {"content": "x "}, count)
-        await self._send(response, {}, tokens, finish_reason="stop")
-        await self._send(response, None, tokens)
-        self.ended[call_id] = tokens
-        await response.write(b"data: [DONE]\n\n")
-
-
-@dataclass
-class Sent:
-    """A call as its client saw it. Times are monotonic seconds."""
-
-    kind: str
-    server: str
-    began_s: float
-    ended_s: float = 0.0
-    status: int | None = None
-    call_id: str = ""
-    complete: bool = False
-    left: bool = False
-    """True if the client disconnected by itself."""
-    problem: str = ""
-
-    @property
-    def accepted(self):
-        return self.status == 200
+LONGER = {"cut the link of an API server to Redis": 2.5, "suspend an API server": 2.5}
+"""Factors of the length of some faults: the queued calls of a silent server end after 10 s."""
+ENDED = {"program": "complete", "background": "completed", "batch": "completed"}
+"""State of each job that has succeeded."""
 
 
 @dataclass
@@ -114,6 +92,7 @@ class Fault:
     what: str
     began_s: float
     servers: tuple[str, ...] = ()
+    """Processes that were killed or suspended."""
     ended_s: float | None = None
     """When everything was ready again."""
 
@@ -124,89 +103,26 @@ class World:
 
     servers: SharedServers
     redis: RedisProcess
+    links: dict[str, LinkProxy]
+    """Links of the API servers to Redis."""
     proxy: DatabaseProxy
-    worker: CountingWorker
+    workers: dict[str, WorkerProcess]
+    disk: Path | None
+    """A folder on the small disk; None without one."""
+    clients: Clients
     database_url: str
     random: random.Random
     sessions: SessionFactory
     """Sessions of the database without the proxy: no Celery runs here, so the checks roll up rows."""
     began_s: float = field(default_factory=time.monotonic)
-    sent: list[Sent] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    takeovers_s: list[float] = field(default_factory=list)
+    """From the kill of each speaker to the next tick in the log."""
     problems: list[str] = field(default_factory=list)
     killed: Counter = field(default_factory=Counter)
 
     def problem(self, text):
         self.problems.append(text)
-
-    # --- traffic ----------------------------------------------------------------------------------
-
-    async def clients(self, apps, until_s):
-        """Send calls of all kinds until then."""
-        async with (
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(force_close=True),
-                timeout=aiohttp.ClientTimeout(total=LATEST_S),
-            ) as http,
-            asyncio.TaskGroup() as tasks,
-        ):
-            kinds = (
-                "whole",
-                "stream",
-                "stream",
-                "leaving",
-                "run",
-                "run",
-                "quota",
-                "quota",
-                "quota",
-            )
-            for number, kind in enumerate(kinds):
-                chance = random.Random(self.random.random())
-                client = self._client(http, kind, number, apps, chance, until_s)
-                tasks.create_task(client)
-
-    async def _client(self, http, kind, number, apps, chance, until_s):
-        for turn in itertools.count():
-            headers, calls = {}, 1
-            if kind == "run":
-                headers, calls = {"X-Interaction-Id": f"r{number}-{turn}"}, chance.randint(2, 5)
-            for _ in range(calls):
-                if time.monotonic() > until_s:
-                    return
-                call = Sent(kind, chance.choice(API), time.monotonic())
-                self.sent.append(call)
-                streams = kind == "stream" or (kind != "whole" and chance.random() < 0.5)
-                leaves_s = chance.uniform(0.0, 2.0) if kind == "leaving" else None
-                body = {
-                    "model": "scripted",
-                    "messages": [{"role": "user", "content": str(chance.randint(1, 30))}],
-                    "stream": streams,
-                }
-                try:
-                    async with asyncio.timeout(leaves_s):
-                        await self._call(http, call, body, headers | apps[kind])
-                except TimeoutError:
-                    call.left = leaves_s is not None
-                    call.problem = "the client's time is over"
-                except (aiohttp.ClientError, ConnectionError, json.JSONDecodeError) as error:
-                    call.problem = f"{type(error).__name__}: {error}"
-                call.ended_s = time.monotonic()
-                await asyncio.sleep(chance.uniform(*PAUSES_S))
-
-    async def _call(self, http, call, body, headers):
-        url = self.servers[call.server].url + CHAT
-        async with http.post(url, json=body, headers=headers) as answer:
-            call.status, call.call_id = answer.status, answer.headers.get("x-request-id", "")
-            text = await answer.text()
-        if answer.status != 200:
-            call.problem = text
-        elif body["stream"]:
-            call.complete = text.endswith("data: [DONE]\n\n")
-        else:
-            call.complete = "choices" in json.loads(text)
-        if not call.complete:
-            call.problem = call.problem or text[-500:]
 
     # --- faults -----------------------------------------------------------------------------------
 
@@ -215,18 +131,20 @@ class World:
         while True:
             await asyncio.sleep(self.random.uniform(2, 8))
             (what,) = self.random.choices([*FAULTS], [*FAULTS.values()])
-            api, lasts_s = self.random.choice(API), self.random.uniform(0.5, 8)
+            api, worker = self.random.choice(API), self.random.choice(WORKERS)
+            lasts_s = self.random.uniform(0.5, 8) * LONGER.get(what, 1)
             if time.monotonic() > until_s:
                 return
-            await self._fault(what, api, lasts_s)
+            await self._fault(what, api, worker, lasts_s)
 
-    async def _fault(self, what, api, lasts_s):
+    async def _fault(self, what, api, worker, lasts_s):
         speaker = next(
             (n for n in CONTROL if self.servers[n] is self.servers.speaker()), CONTROL[0]
         )
         (standby,) = {*CONTROL} - {speaker}
-        names = {"API": api, "speaker": speaker, "standby": standby}
-        servers = tuple(name for word, name in names.items() if word in what)
+        stops = what.startswith(("kill", "suspend")) or what.endswith("kill the speaker")
+        names = {"API": api, "speaker": speaker, "standby": standby, "worker": worker}
+        servers = tuple(name for word, name in names.items() if stops and word in what)
         fault = Fault(f"{what} for {lasts_s:.1f} s", time.monotonic(), servers)
         self.faults.append(fault)
         print(
@@ -235,47 +153,89 @@ class World:
         suspends = "suspend" in what
         for name in servers:
             self._signal(name, signal.SIGSTOP if suspends else signal.SIGKILL)
-        if "Redis" in what:
+        taken_over = None
+        if what == "kill the speaker":
+            taken_over = asyncio.create_task(asyncio.to_thread(self._takeover_s, time.time()))
+        if "Redis" in what and "link" not in what:
             self.redis.kill()
         if "PostgreSQL" in what:
             self.proxy.cut()
+        if "link" in what:
+            self.links[api].cut()
+        if "disk" in what and self.disk is not None:
+            await asyncio.to_thread(fill, self.disk)
         await asyncio.sleep(lasts_s)
-        if "Redis" in what:
+        if "Redis" in what and "link" not in what:
             if "empty" in what:
                 self.redis.empty()
             await asyncio.to_thread(self.redis.start)
         self.proxy.restore()
+        self.links[api].restore()
+        if self.disk is not None:
+            (self.disk / FILLER).unlink(missing_ok=True)
         for name in servers:
             if suspends:
                 self._signal(name, signal.SIGCONT)
             else:
                 self._start(name)
-        for name in servers:
-            await self.until_none(
-                f"{name} is not ready after: {what}", lambda n=name: self._unready(n)
-            )
+        if taken_over is not None:
+            self.takeovers_s.append(await taken_over)
+        await self.until_none(f"not ready after: {what}", self._unready)
         fault.ended_s = time.monotonic()
 
+    def _takeover_s(self, killed_at):
+        """Return the seconds from a time to the next tick in the log."""
+        after_ms = int(killed_at * 1000)
+        with redis.Redis.from_url(self.redis.url) as client:
+
+            def ticked():
+                [base] = client.keys("fairserve:*:base")
+                log = (
+                    base.decode().removesuffix("base")
+                    + f"log:{json.loads(client.get(base))['epoch']}"
+                )
+                entries = client.xrange(log, min=after_ms)
+                return [entry for entry, fields in entries if b"t" in fields]
+
+            [first, *_] = eventually(ticked, "nobody speaks after the speaker was killed")
+        return int(first.split(b"-")[0]) / 1000 - killed_at
+
+    def _process(self, name):
+        return self.workers.get(name) or self.servers[name]
+
     def _signal(self, name, number):
-        server = self.servers[name]
+        process = self._process(name).process
         self.still_runs(name)
-        server.process.send_signal(number)
+        process.send_signal(number)
         if number == signal.SIGKILL:
-            server.process.wait()
+            process.wait()
 
     def _start(self, name):
-        """Start a killed server again, with a log of its own."""
-        server = self.servers[name]
+        """Start a killed process again, a server with a log of its own."""
         self.killed[name] += 1
-        server.log_path.rename(server.log_path.with_suffix(f".{self.killed[name]}.log"))
-        server.launch()
+        if name in self.servers.servers:
+            log = self.servers[name].log_path
+            log.rename(log.with_suffix(f".{self.killed[name]}.log"))
+        self._process(name).launch()
 
-    def _unready(self, name):
-        return self.servers[name].runs() and not self.servers[name]._ready()
+    def _unready(self):
+        """Return the servers that are not ready, or that lack a worker."""
+        found = []
+        for name, server in self.servers.servers.items():
+            if not server.runs():
+                self.still_runs(name)
+            elif not server._ready() or self._workers_at(server) < len(WORKERS):
+                found.append(name)
+        return found
+
+    def _workers_at(self, server):
+        """Return how many workers a server shows: 0 before it has found the database again."""
+        answer = server.admin("GET", "/admin/cluster")
+        return len(answer.json()["workers"]) if answer.status_code == 200 else 0
 
     def still_runs(self, name):
-        if not self.servers[name].runs():
-            code = self.servers[name].process.returncode
+        if not self._process(name).runs():
+            code = self._process(name).process.returncode
             self.problem(f"{name} ended by itself with {code}")
 
     # --- checks -----------------------------------------------------------------------------------
@@ -291,20 +251,22 @@ class World:
 
     async def check(self, apps):
         """Wait until the servers are quiet, then compare what they say with what clients saw."""
-        for name in self.servers.servers:
+        for name in (*self.servers.servers, *self.workers):
             self.still_runs(name)
         if self.problems:
             return
         await self.until_none("servers reject calls", lambda: self._rejections(apps["plain"]))
+        await self.until_none("not exactly one speaks", lambda: self.servers.speaker() is None)
         await self.until_none("live runs, calls and demand", self._lives)
         await self.until_none("views differ", self._different_views)
         await self.until_none("calls without a row", self._missing)
         await self.until_none("runs and calls differ", self._wrong_runs)
         await self.until_none("reports and rows differ", self._wrong_sums)
         self._check_calls()
+        self._check_jobs()
         self._check_quota(apps["quota"]["id"])
         self._check_logs()
-        for name in self.servers.servers:
+        for name in (*self.servers.servers, *self.workers):
             self.still_runs(name)
 
     def _views(self):
@@ -313,7 +275,8 @@ class World:
         for view in views.values():
             view.pop("processes"), view.pop("fleet_file")
             for worker in view["workers"]:
-                worker.pop("reported")
+                for own in ("reported", "reason", "circuit"):  # what this server has seen of it
+                    worker.pop(own, None)
         return views
 
     def _different_views(self):
@@ -337,12 +300,11 @@ class World:
 
     def _missing(self):
         rows = {row["call_id"] for row in self._rows()}
-        return [call for call in self.sent if call.accepted and call.call_id not in rows]
+        return [call for call in self.clients.sent if call.accepted and call.call_id not in rows]
 
     def _rejections(self, app):
         """Return the answers of the API servers that do not take a call."""
-        body = {"model": "scripted", "messages": [{"role": "user", "content": "1"}]}
-        answers = {name: self.servers[name].post(CHAT, body, app["api_key"]) for name in API}
+        answers = {name: self.servers[name].post(CHAT, chat(1), app["api_key"]) for name in API}
         return {name: each.text for name, each in answers.items() if each.status_code != 200}
 
     def _wrong_runs(self):
@@ -380,42 +342,80 @@ class World:
 
     def _check_calls(self):
         rows = {row["call_id"]: row for row in self._rows()}
-        for call_id, times in self.worker.began.items():
-            if times > 1:
-                self.problem(f"{call_id} was granted {times} times")
-            if call_id not in rows:
-                self.problem(f"the worker ran {call_id}, which has no row")
+        ended = {}
+        for name, worker in self.workers.items():
+            began, of_worker = worker.counts()
+            ended |= of_worker
+            self.problems += [
+                f"{call_id} was granted {times} times at {name}"
+                for call_id, times in began.items()
+                if times > 1
+            ]
+            self.problems += [
+                f"{name} ran {call_id}, which has no row"
+                for call_id in began
+                if call_id not in rows
+            ]
         for call_id, row in rows.items():
-            if (
-                row["outcome"] == "completed"
-                and self.worker.ended.get(call_id) != row["output_tokens"]
-            ):
-                self.problem(f"{row} is complete; the worker: {self.worker.ended.get(call_id)}")
-        ids = Counter(call.call_id for call in self.sent if call.accepted)
+            if row["outcome"] == "completed" and ended.get(call_id) != row["output_tokens"]:
+                self.problem(f"{row} is complete; the workers: {ended.get(call_id)}")
+        for call_id in ended:
+            row = rows.get(call_id)
+            if row and not row["estimated"] and row["output_tokens"] > ended[call_id]:
+                self.problem(f"{row} has more tokens than the {ended[call_id]} that were generated")
+        ids = Counter(call.call_id for call in self.clients.sent if call.accepted)
         self.problems += [f"{n} calls have the id {call_id}" for call_id, n in ids.items() if n > 1]
-        for call in self.sent:
+        self.problems += [
+            f"{row} held its place until its lease was over"
+            for row in rows.values()
+            if row["error"] == LEASE_OVER
+        ]
+        for call in self.clients.sent:
             outcome = rows.get(call.call_id, {}).get("outcome")
             if call.complete and outcome != "completed":
                 self.problem(f"{call} is complete; its row is {outcome}")
-            if call.left or call.complete or call.status in (429, 503) or self._disturbed(call):
+            if call.left or call.complete or call.late or self._disturbed(call):
+                continue
+            if call.status == 429 and call.kind == "quota":
+                continue
+            if (
+                call.status == 503
+            ):  # a server that gets no CPU for 3 s rejects calls without a fault
                 continue
             self.problem(f"broken: {call}; its row is {outcome}")
 
-    def _disturbed(self, call):
-        """Return whether the server of a call was killed or suspended during it."""
+    def _during_a_fault(self, work):
+        """Return whether there was a fault while a call or a job was in progress."""
+        return any(_overlap(fault, work) for fault in self.faults)
+
+    def _disturbed(self, work):
+        """Return whether the server or a worker of a call or a job was killed or suspended during it."""
         return any(
-            call.server in fault.servers
-            and fault.began_s <= call.ended_s
-            and (fault.ended_s is None or call.began_s <= fault.ended_s)
+            _overlap(fault, work) and {work.server, *WORKERS} & {*fault.servers}
             for fault in self.faults
         )
 
+    def _check_jobs(self):
+        for job in self.clients.jobs:
+            if job.accepted and job.state == ENDED[job.kind]:
+                counts = job.read.get("request_counts")
+                if counts and counts["completed"] != job.calls and not self._during_a_fault(job):
+                    self.problem(f"calls of a batch failed without a fault: {job}")
+            elif job.accepted:
+                rejected = "no control process speaks" in str(
+                    job.read.get("error")
+                )  # as a call's 503
+                if job.state != "failed" or not (rejected or self._during_a_fault(job)):
+                    self.problem(f"a job did not succeed: {job}")
+            elif not job.accepted and job.status != 503 and not self._disturbed(job):
+                self.problem(f"a job was not accepted: {job}")
+
     def _check_quota(self, app_id):
-        accepted = {call.call_id for call in self.sent if call.accepted}
+        accepted = {call.call_id for call in self.clients.sent if call.accepted}
         times = sorted(
             row["accepted_at"].timestamp()
             for row in self._rows()
-            if row["app_id"] == app_id and row["call_id"] in accepted
+            if row["app_id"] == app_id and row["call_id"] in accepted and row["outcome"] in BILLED
         )
         for first, last in zip(times, times[RPM:], strict=False):
             if last - first < 60:
@@ -430,60 +430,121 @@ class World:
 
     def _check_logs(self):
         for name, text in self.logs().items():
-            if "Traceback" in text:
-                at = text.index("Traceback")
-                self.problem(f"a traceback in {name}: {text[max(0, at - 300) : at + 3000]}")
+            if found := re.search("Traceback|outputs of this process differ|leaves the cell", text):
+                at = found.start()
+                self.problem(f"{found[0]} in {name}: {text[max(0, at - 300) : at + 3000]}")
 
     def report(self):
         """Return counts of what happened."""
-        kinds = Counter((call.kind, call.status, call.complete) for call in self.sent)
-        lines = [f"{n:5d} {kind}: {status} complete={c}" for (kind, status, c), n in kinds.items()]
-        return "\n".join(sorted(lines))
+        sent = Counter((call.kind, call.status, call.complete) for call in self.clients.sent)
+        jobs = Counter((job.kind, job.status, job.state) for job in self.clients.jobs)
+        lines = [f"{n:5d} {kind}: {status} complete={c}" for (kind, status, c), n in sent.items()]
+        lines += [f"{n:5d} {kind}: {status} {state}" for (kind, status, state), n in jobs.items()]
+        faults = Counter(fault.what.partition(" for ")[0] for fault in self.faults)
+        lines = sorted(lines) + [f"{n:5d} times: {what}" for what, n in sorted(faults.items())]
+        if taken := self.takeovers_s:
+            median, worst = statistics.median(taken), max(taken)
+            lines.append(
+                f"takeover of {len(taken)} speakers: p50 {median:.2f} s, worst {worst:.2f} s"
+            )
+        return "\n".join(lines)
+
+
+def _overlap(fault, work):
+    return fault.began_s <= work.ended_s and (
+        fault.ended_s is None or work.began_s <= fault.ended_s
+    )
+
+
+# --- the small disk -----------------------------------------------------------------------------------
+
+FILLER = "filler"
+
+
+@contextlib.contextmanager
+def small_disk(folder):
+    """Yield a folder on a disk of its own; None where this may mount none."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "none", folder]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"no disk is filled: {done.stderr.strip()}")
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def fill(disk):
+    """Write to a disk until it is full."""
+    with (disk / FILLER).open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
 
 
 async def run(folder, minutes, seed):
     """Make the faults; return the world after its checks."""
-    with running_postgres() as postgres:
+    async with AsyncExitStack() as stack:
+        postgres = stack.enter_context(running_postgres())
         database_url = new_database(postgres, new_template(postgres))
         proxy = DatabaseProxy(database_url)
         await proxy.start()
-        redis = RedisProcess(folder / "redis", keeps=True)
-        worker = CountingWorker()
-        settings = {"interaction_idle_timeout_s": IDLE_S}
+        stack.push_async_callback(proxy.close)
+        store = RedisProcess(folder / "redis", keeps=True)
+        stack.callback(store.close)
+        links = {name: LinkProxy(store.port) for name in API}
+        for link in links.values():
+            await link.start()
+            stack.push_async_callback(link.close)
+        workers = {name: WorkerProcess(folder / f"{name}.txt") for name in WORKERS}
+        for worker in workers.values():
+            stack.callback(worker.close)
         (folder / "servers").mkdir()
-        servers = SharedServers(folder / "servers", proxy.url, redis.url, worker.url, **settings)
+        disk = stack.enter_context(small_disk(folder / "servers" / SMALL_DISK))
+        worker_urls = ",".join(worker.url for worker in workers.values())
+        settings = {"interaction_idle_timeout_s": IDLE_S}
+        servers = SharedServers(folder / "servers", proxy.url, store.url, worker_urls, **settings)
+        stack.callback(servers.close)
         engine = connect(database_url)
-        chance, sessions = random.Random(seed), session_factory(engine)
-        world = World(servers, redis, proxy, worker, database_url, chance, sessions)
+        stack.callback(engine.dispose)
+        started = {**dict.fromkeys(CONTROL, "control"), **dict.fromkeys(API, "api")}
+        through = {name: f"redis://127.0.0.1:{link.port}/0" for name, link in links.items()}
+        await asyncio.to_thread(servers.start, through, **started)
+        plain = await asyncio.to_thread(servers["first"].new_app, name="plain")
+        quota = await asyncio.to_thread(
+            servers["first"].new_app, name="quota", contract={"rpm_limit": RPM}
+        )
+        keys = {
+            kind: {"Authorization": f"Bearer {(quota if kind == 'quota' else plain)['api_key']}"}
+            for kind in (*CALLS, *JOBS)
+        }
+        chance = random.Random(seed)
+        clients = Clients({name: servers[name].url for name in API}, keys, chance)
+        world = World(
+            servers,
+            store,
+            links,
+            proxy,
+            workers,
+            disk,
+            clients,
+            database_url,
+            chance,
+            session_factory(engine),
+        )
+        end_s = world.began_s + minutes * 60
         try:
-            started = {**dict.fromkeys(CONTROL, "control"), **dict.fromkeys(API, "api")}
-            await asyncio.to_thread(servers.start, **started)
-            first = servers["first"]
-            plain = await asyncio.to_thread(first.new_app, name="plain")
-            quota = await asyncio.to_thread(
-                first.new_app, name="quota", contract={"rpm_limit": RPM}
-            )
-            keys = {
-                kind: {
-                    "Authorization": f"Bearer {(quota if kind == 'quota' else plain)['api_key']}"
-                }
-                for kind in ("whole", "stream", "leaving", "run", "quota")
-            }
-            world.began_s = time.monotonic()
-            end_s = world.began_s + minutes * 60
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(world.clients(keys, end_s))
+                tasks.create_task(clients.run(end_s))
                 tasks.create_task(world.schedule(end_s))
             await world.check({"plain": plain, "quota": quota})
         except BaseException:
             show(world, seed)
             raise
-        finally:
-            servers.close()
-            redis.close()
-            engine.dispose()
-            await asyncio.to_thread(worker.close)
-            await proxy.close()
+        if world.problems:
+            show(world, seed)
     return world
 
 
@@ -508,12 +569,12 @@ def main():
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fairserve-faults-") as folder:
         world = asyncio.run(run(Path(folder), given.minutes, given.seed))
-        if world.problems:
-            show(world, given.seed)
-            sys.exit(1)
+    if world.problems:
+        sys.exit(1)
     print(world.report())
+    calls, jobs = len(world.clients.sent), len(world.clients.jobs)
     print(
-        f"seed {given.seed}: {len(world.faults)} faults, {len(world.sent)} calls: all checks hold"
+        f"seed {given.seed}: {len(world.faults)} faults, {calls} calls, {jobs} jobs: all checks hold"
     )
 
 

@@ -8,23 +8,22 @@ CI=true.
 from __future__ import annotations
 
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import log_members
 import pytest
 import redis
 from management_world import Management
 from postgres_process import (
-    START_TIMEOUT_S,
     execute,
     missing,
     new_database,
     new_template,
     running_postgres,
 )
-from processes import eventually, free_port
+from redis_process import RedisProcess
 from scripted_worker import ScriptedWorker
 from sqlalchemy import Engine
 from webhook_world import Receiver, WebhookWorld
@@ -126,29 +125,13 @@ def sessions(engine) -> SessionFactory:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[int]:
+def redis_server(tmp_path_factory) -> Iterator[int]:
     """Yield the port of a running Redis that persists nothing."""
-    binary = shutil.which("redis-server")
-    if binary is None:
+    if shutil.which("redis-server") is None:
         missing("redis-server is not installed")
-    port = free_port()
-    flags = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    server = subprocess.Popen([binary, *flags], stdout=subprocess.DEVNULL)
-    try:
-        client = redis.Redis(port=port)
-        eventually(lambda: _responds(client), "Redis does not start", deadline_s=START_TIMEOUT_S)
-        client.close()
-        yield port
-    finally:
-        server.terminate()
-        server.wait(START_TIMEOUT_S)
-
-
-def _responds(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
+    server = RedisProcess(tmp_path_factory.mktemp("redis") / "data")
+    yield server.port
+    server.close()
 
 
 @pytest.fixture
@@ -157,6 +140,20 @@ def redis_url(redis_server) -> str:
     with redis.Redis(port=redis_server) as client:
         client.flushall()
     return f"redis://127.0.0.1:{redis_server}/0"
+
+
+@pytest.fixture
+def short_times(monkeypatch):
+    """Let processes that share an order notice faults soon."""
+    log_members.short_times(monkeypatch)
+
+
+@pytest.fixture
+async def members(redis_url, short_times) -> AsyncIterator[log_members.Members]:
+    """Yield processes that share the order of a cell."""
+    members = log_members.Members(redis_url)
+    yield members
+    await members.close()
 
 
 @pytest.fixture

@@ -261,20 +261,22 @@ def test_postgresql_is_backed_up_with_pg_dump(
     with psycopg.connect(f"{postgres_server}/postgres", autocommit=True) as connection:
         connection.execute("CREATE DATABASE restored")
     monkeypatch.setenv("FAIRSERVE_SECRET_KEY", "k" * 40)
-    monkeypatch.setenv("DATABASE_URL", url)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    config = tmp_path / "fairserve.yaml"
+    config.write_text(f"database_url: {url}\ndata_dir: {live}\n")
     dump = f'pg_dump --format=custom --file={tmp_path / "database.dump"} "$DATABASE_URL"'
     with WholeServer(live, database_url=url, secret_key="k" * 40) as server:
         key = server.new_tenant_and_app("acme")[1]["api_key"]
         call_and_wait(server, key, 3)
-        code, _, err = command("backup", archive, "--data-dir", live)
+        code, _, err = command("backup", archive, "--config", config)
         assert code == 2
         assert "pg_dump" in err
-        code, out, err = command("backup", archive, "--data-dir", live, "--dump", dump)
+        code, out, err = command("backup", archive, "--config", config, "--dump", dump)
         assert (code, err) == (0, "")
         assert "the secret key is a setting" in out
         assert (
             "failed with status 3"
-            in command("backup", archive, "--force", "--data-dir", live, "--dump", "exit 3")[2]
+            in command("backup", archive, "--force", "--config", config, "--dump", "exit 3")[2]
         )
     subprocess.run(
         [

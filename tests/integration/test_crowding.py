@@ -10,6 +10,7 @@ import httpx
 import pytest
 from databases import ON_BOTH
 from served_app import served
+from until import turn
 
 CONCURRENT = 80
 
@@ -28,7 +29,7 @@ async def _all_at_once(url, asks, others):
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as client:
         flood = [asyncio.create_task(client.request(*ask[:2], **ask[2])) for ask in asks]
-        await asyncio.sleep(0)
+        await turn()
         answers = [await client.request(*ask[:2], **ask[2]) for ask in others]
         return await asyncio.gather(*flood), answers
 

@@ -343,7 +343,7 @@ class Completions:
 
     made = 0
 
-    async def producer(self, endpoint, raw, headers, principal):
+    async def producer(self, endpoint, raw, headers, principal, *, max_wait_s):
         Completions.made += 1
         endpoint.writer = Writer(Completions.made)
         self.last = Producer(endpoint)

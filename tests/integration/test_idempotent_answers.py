@@ -4,12 +4,12 @@ The store of one process is that of both servers; over Redis each has one of its
 """
 
 import asyncio
-import contextlib
+from functools import partial
 
 import pytest
 import redis
-from shared_servers import RedisProcess
-from until import settle, until
+from redis_process import RedisProcess
+from until import settle, until, until_accepted
 
 from fairserve.platform.base.errors import ConflictError, UnavailableError, UnprocessableError
 from fairserve.platform.base.redis_client import redis_client
@@ -106,7 +106,9 @@ class SharedWorld:
     async def ready(self):
         """Wait until claims are accepted."""
         for server in (self.first, self.second):
-            await until_accepted(server)
+            name = f"ready {id(server)}"
+            answer = partial(finish, server, name, b"", succeeds=False)
+            await until_accepted(lambda answer=answer: is_empty(answer()))
         await self.stored()
 
     async def stored(self):
@@ -124,13 +126,9 @@ class SharedWorld:
             await client.aclose()
 
 
-async def until_accepted(server):
-    async with asyncio.timeout(30):
-        while True:
-            with contextlib.suppress(UnavailableError):
-                assert await finish(server, f"ready {id(server)}", b"", succeeds=False) == b""
-                return
-            await asyncio.sleep(0.02)
+async def is_empty(answer):
+    assert await answer == b""
+    return True
 
 
 @pytest.fixture(params=["own", "redis"])
@@ -405,18 +403,9 @@ async def test_without_redis_no_call_with_a_key_is_made(own_redis):
     assert await replay(buffer) == b"during", "what runs is not touched"
     own_redis.start()
     for name in ("before", "during"):
-        await until_found(world.second, name)
+        await until_accepted(lambda name=name: has(world.second, name))
         assert await replay(await world.second.find(request(name))) == name.encode()
     await world.close()
-
-
-async def until_found(server, name):
-    async with asyncio.timeout(30):
-        while True:
-            with contextlib.suppress(UnavailableError):
-                if await has(server, name):
-                    return
-            await asyncio.sleep(0.02)
 
 
 async def test_an_empty_redis_accepts_claims_once_all_servers_have_repeated_theirs(own_redis):
@@ -427,17 +416,16 @@ async def test_an_empty_redis_accepts_claims_once_all_servers_have_repeated_thei
     own_redis.kill()
     own_redis.start()
     repeated = Producer(b"again")
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                again = asyncio.create_task(world.second.begin(request(), repeated))
-                await until(lambda again=again: again.done() or world.second._waiting.used)
-                if not again.done():
-                    break
-                await again
-                raise AssertionError("the call is made twice")
-            except UnavailableError:
-                await asyncio.sleep(0.02)
+
+    async def waiting():
+        task = asyncio.create_task(world.second.begin(request(), repeated))
+        await until(lambda: task.done() or world.second._waiting.used)
+        if task.done():
+            await task
+            raise AssertionError("the call is made twice")
+        return task
+
+    again = await until_accepted(waiting)
     running.allow(1)
     buffer, replayed = await again
     assert (await replay(buffer), replayed) == (b"during", True)

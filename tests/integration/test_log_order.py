@@ -5,6 +5,7 @@ connections and servers, and wait for what follows.
 """
 
 import asyncio
+import math
 import random
 import zlib
 from contextlib import asynccontextmanager
@@ -13,57 +14,58 @@ import msgspec
 import orjson
 import pytest
 import redis
-from log_members import PREFIX, Members, RedisProcess, short_times
-from until import settle, until
+from log_members import PREFIX, Members, suspended, traffic
+from redis_process import RedisProcess
+from until import settle, turn, until
+from watched_redis import WatchedRedis
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import UnavailableError
-from fairserve.platform.control.cell_events import NotStored, SystemChanged
+from fairserve.platform.control.cell_events import (
+    CallAnswer,
+    CallMessage,
+    NotStored,
+    SystemChanged,
+)
+from fairserve.platform.control.log import live_processes, shared_cell
 from fairserve.platform.control.log import order as log_order
-from fairserve.platform.control.log import shared_cell
+from fairserve.platform.control.log import outbox as log_outbox
 from fairserve.platform.control.log import speaker as log_speaker
-from fairserve.platform.control.log.order import MAX_WAITING, OF_BATCH, CellMismatchError
+from fairserve.platform.control.log.order import MAX_WAITING
+from fairserve.platform.control.log.outbox import OF_BATCH
 from fairserve.platform.control.log.redis_log import PresentEpoch
 from fairserve.platform.control.log.shared_cell import NO_ENTRY, EntryId
+from fairserve.platform.control.log.succession import CellMismatchError
 from fairserve.platform.control.log.wire import (
     EventBatch,
     UnsharedEventError,
     batch_bytes,
     event_bytes,
 )
-from fairserve.platform.control.messages import Cancel, Progress, Release
+from fairserve.platform.control.messages import Attached, Cancel, Grant, Progress, Release
 from fairserve.scheduling import events as ev
 
-
-@pytest.fixture(autouse=True)
-def times(monkeypatch):
-    short_times(monkeypatch)
-
-
-@pytest.fixture
-async def members(redis_url):
-    members = Members(redis_url)
-    yield members
-    await members.close()
-
-
-@pytest.fixture
-def server(redis_url):
-    """Yield a client of the Redis of a test, for faults."""
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
+pytestmark = pytest.mark.usefixtures("short_times")
 
 
 @pytest.fixture(params=["memory", "append-only file"])
 async def own_redis(request, tmp_path):
     """Yield the processes over a Redis of their own, with and without a file."""
-    server = RedisProcess(tmp_path / "redis", append_only=request.param != "memory")
-    server.start()
+    async with members_of(tmp_path, keeps=request.param != "memory") as members:
+        yield members
+
+
+@asynccontextmanager
+async def members_of(folder, *, keeps=False):
+    """Yield processes over a Redis of their own."""
+    server = RedisProcess(folder / "redis", keeps=keeps)
     members = Members(server.url)
     members.server = server
-    yield members
-    await members.close()
-    server.kill()
+    try:
+        yield members
+    finally:
+        await members.close()
+        server.close()
 
 
 def assert_each_once(members, record_ids):
@@ -73,21 +75,6 @@ def assert_each_once(members, record_ids):
         assert member.rows("closed") == dict.fromkeys(record_ids, 1)
         for record_id in record_ids:
             assert len(member.granted(record_id)) == 1, record_id
-
-
-async def traffic(members, calls, concurrency=8):
-    """Carry calls at all processes; return their record ids."""
-    names = [f"{member.name}-{number}" for number in range(calls) for member in members]
-    places = asyncio.Semaphore(concurrency)
-
-    async def carry(member, name):
-        async with places:
-            await member.call(name)
-
-    async with asyncio.TaskGroup() as group:
-        for number, name in enumerate(names):
-            group.create_task(carry(members[number % len(members)], name))
-    return names
 
 
 # --- one order --------------------------------------------------------------------------------------
@@ -138,7 +125,7 @@ async def test_events_that_cannot_be_shared_keep_no_batch(members):
         await second.order.kept()
     await second.order.applied(ev.TenantChanged("t", 2.0))
     await members.equal()
-    assert all(sent.read_s is not None for sent in second.order._sent.values())
+    assert not second.order._outbox.not_read()
 
 
 async def test_a_cancelled_wait_does_not_take_the_event_back(members):
@@ -170,7 +157,7 @@ async def test_states_are_equal_after_mixed_traffic(members, seed):
     async def change():
         for _ in range(40):
             rng.choice(made).order.put(rng.choice(settings)())
-            await asyncio.sleep(0)
+            await turn()
 
     names, _ = await asyncio.gather(traffic(made, 15), change())
     await members.equal()
@@ -190,7 +177,7 @@ async def test_a_new_process_continues_with_the_state_of_the_others(members):
     assert members.all[-1].rows("closed")["open"] == 1
 
 
-async def test_kept_waits_until_all_events_so_far_are_in_redis(members, server):
+async def test_kept_waits_until_all_events_so_far_are_in_redis(members):
     first, second = await members.with_workers()
     await second.order.kept()
     for number in range(3 * OF_BATCH + 1):
@@ -198,7 +185,7 @@ async def test_kept_waits_until_all_events_so_far_are_in_redis(members, server):
     await second.order.kept()
     log = b"".join(
         data
-        for _, fields in server.xrange(f"{PREFIX}:log:{second.order.epoch}")
+        for _, fields in members.redis.xrange(f"{PREFIX}:log:{second.order.epoch}")
         for data in fields.values()
     )
     assert all(f"app/c{number}".encode() in log for number in range(3 * OF_BATCH + 1))
@@ -210,11 +197,11 @@ async def test_a_later_progress_of_a_call_replaces_one_that_waits(members):
     _, second = await members.with_workers()
     await second.order.applied(second.submitted("a"))
     [grant] = second.granted("a")
-    before = second.order._number
+    before = second.order._outbox.number
     for started, tokens in [(False, 0)] * 3 + [(True, n) for n in range(500)]:
         second.order.put(Progress(grant.call_id, started, TokenUsage(100, 0, 0, tokens)))
     await second.order.applied(ev.TenantChanged("t", 2.0))
-    assert second.order._number == before + 1
+    assert second.order._outbox.number == before + 1
     assert second.cell.calls.running(grant.call_id).usage.output_tokens == 499
     await members.equal()
 
@@ -222,14 +209,14 @@ async def test_a_later_progress_of_a_call_replaces_one_that_waits(members):
 # --- connections ------------------------------------------------------------------------------------
 
 
-async def test_each_event_counts_once_though_connections_are_cut(members, server):
+async def test_each_event_counts_once_though_connections_are_cut(members):
     made = await members.with_workers(speakers=2, silent=2)
     carried = asyncio.create_task(traffic(made, 25, concurrency=16))
     cut = 0
     while not carried.done():
         rows = len(made[0].rows("accepted"))
         await until(lambda rows=rows: len(made[0].rows("accepted")) > rows + 3 or carried.done())
-        cut += server.client_kill_filter(_type="normal", skipme=True)
+        cut += members.redis.client_kill_filter(_type="normal", skipme=True)
     assert cut > 8
     names = await carried
     await members.equal()
@@ -258,16 +245,16 @@ async def test_events_that_are_put_without_a_connection_are_written_later(own_re
 # --- the speaker ------------------------------------------------------------------------------------
 
 
-async def test_another_process_speaks_once_the_lease_has_run_out(members, server):
+async def test_another_process_speaks_once_the_lease_has_run_out(members):
     first, second, third = await members.with_workers(speakers=2, silent=1)
     assert first.order.speaks
     assert not second.order.speaks
-    token = server.get(f"{PREFIX}:speaker")
-    assert 0 < server.pttl(f"{PREFIX}:speaker") <= log_speaker.LEASE_S * 1000
+    token = members.redis.get(f"{PREFIX}:speaker")
+    assert 0 < members.redis.pttl(f"{PREFIX}:speaker") <= log_speaker.LEASE_S * 1000
     await first.stop_speaking()
     ticks = len(third.ticks)
     await until(lambda: second.order.speaks)
-    assert server.get(f"{PREFIX}:speaker") != token
+    assert members.redis.get(f"{PREFIX}:speaker") != token
     await until(lambda: len(third.ticks) > ticks + 3)
     speakers = [tick.speaker for _, tick in third.ticks]
     change = speakers.index(second.order.process)
@@ -279,10 +266,10 @@ async def test_another_process_speaks_once_the_lease_has_run_out(members, server
     await members.equal()
 
 
-async def test_a_speaker_that_leaves_is_replaced_at_once(members, server, monkeypatch):
+async def test_a_speaker_that_leaves_is_replaced_at_once(members, monkeypatch):
     first, second, third = await members.with_workers(speakers=2, silent=1)
     monkeypatch.setattr(log_speaker, "LEASE_S", 3600.0)
-    await until(lambda: server.pttl(f"{PREFIX}:speaker") > 10_000)
+    await until(lambda: members.redis.pttl(f"{PREFIX}:speaker") > 10_000)
     await first.stop_speaking(leave=True)
     await until(lambda: second.order.speaks)
     assert first.spoke == [True, False]
@@ -290,13 +277,13 @@ async def test_a_speaker_that_leaves_is_replaced_at_once(members, server, monkey
     await members.equal()
 
 
-async def test_a_speaker_that_lost_its_lease_is_silent(members, server):
+async def test_a_speaker_that_lost_its_lease_is_silent(members):
     first, second = await members.with_workers(silent=1)
-    server.set(f"{PREFIX}:speaker", "another", px=3_600_000)
+    members.redis.set(f"{PREFIX}:speaker", "another", px=3_600_000)
     await until(lambda: not first.order.speaks)
     ticks = [entry for entry, _ in second.ticks]
     assert first.spoke == [True, False]
-    server.delete(f"{PREFIX}:speaker")
+    members.redis.delete(f"{PREFIX}:speaker")
     await until(lambda: first.order.speaks)
     await until(lambda: len(second.ticks) > len(ticks))
     await members.equal()
@@ -326,6 +313,36 @@ async def test_nothing_new_is_accepted_while_control_cannot_keep_rows(members):
         second.order.require()
     first.full = ""
     await until(lambda: second.order.accepts)
+
+
+REJECTS = {
+    "it is full": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+    "it lacks replicas": (
+        "CONFIG SET min-replicas-to-write 1",
+        "CONFIG SET min-replicas-to-write 0",
+    ),
+    "it is a replica now": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+    "its disk is full": ("BGSAVE", "CONFIG SET stop-writes-on-bgsave-error no"),
+}
+"""Commands after which a Redis rejects writes, and those after which it accepts them again."""
+
+
+@pytest.mark.parametrize("why", REJECTS)
+async def test_nothing_new_is_accepted_while_redis_rejects_writes(tmp_path, why):
+    begins, ends = REJECTS[why]
+    async with members_of(tmp_path) as members:
+        (members.server.folder / "dump.rdb").mkdir()  # so that Redis cannot write its data there
+        members.redis.config_set("save", "3600 100000")
+        first, second = await members.with_workers()
+        members.redis.execute_command(*begins.split())
+        await until(lambda: not first.order.accepts and not second.order.accepts)
+        wait = asyncio.create_task(second.order.applied(second.submitted("a")))
+        await settle()
+        members.redis.execute_command(*ends.split())
+        await wait
+        await until(lambda: first.order.accepts and second.order.accepts)
+        await members.equal()
+        assert first.rows("accepted") == {"a": 1}
 
 
 async def test_nothing_new_is_accepted_while_too_much_waits(members, monkeypatch):
@@ -391,10 +408,8 @@ def assert_none_lost(members, names):
 
 
 async def test_a_redis_that_lost_its_last_entries_begins_a_new_epoch(tmp_path):
-    server = RedisProcess(tmp_path / "redis", append_only=True)
-    server.start()
-    members = Members(server.url)
-    try:
+    async with members_of(tmp_path, keeps=True) as members:
+        server = members.server
         made = await members.with_workers(speakers=2, silent=2)
         epoch = made[0].order.epoch
         carried = asyncio.create_task(traffic(made, 25))
@@ -410,36 +425,16 @@ async def test_a_redis_that_lost_its_last_entries_begins_a_new_epoch(tmp_path):
         await members.equal()
         assert made[0].order.epoch > epoch
         assert_none_lost(members, names)
-    finally:
-        await members.close()
-        server.kill()
 
 
-@asynccontextmanager
-async def suspended(member):
-    """Keep a process from reading in the block."""
-    read, entered, ended = member.log.read, asyncio.Event(), asyncio.Event()
-
-    async def waits(*arguments):
-        entered.set()
-        await ended.wait()
-        return await read(*arguments)
-
-    member.log.read = waits
-    await entered.wait()
-    yield
-    member.log.read = read
-    ended.set()
-
-
-async def test_all_leave_an_epoch_of_which_one_has_read_what_is_lost(members, server):
+async def test_all_leave_an_epoch_of_which_one_has_read_what_is_lost(members):
     # The speaker has not read the last entry, so it finds nothing missing.
     first, second = await members.with_workers()
     epoch = first.order.epoch
     async with suspended(first):
         await second.order.applied(second.submitted("a"))
-        server.xdel(f"{PREFIX}:log:{epoch}", str(second.last))
-        server.client_kill_filter(_type="normal", skipme=True)
+        members.redis.xdel(f"{PREFIX}:log:{epoch}", str(second.last))
+        members.redis.client_kill_filter(_type="normal", skipme=True)
     await until(
         lambda: {each.order.epoch for each in members.all} - {epoch} and second.order.attached
     )
@@ -449,14 +444,14 @@ async def test_all_leave_an_epoch_of_which_one_has_read_what_is_lost(members, se
     await until(lambda: first.order.accepts and second.order.accepts)
 
 
-async def test_the_speaker_with_less_lets_the_furthest_begin_the_epoch(members, server):
+async def test_the_speaker_with_less_lets_the_furthest_begin_the_epoch(members):
     first, second = await members.with_workers(speakers=2, silent=0)
     assert first.order.speaks
     async with suspended(first):
         await second.order.applied(second.submitted("a"))
         last = second.last
-        server.xdel(f"{PREFIX}:log:{first.order.epoch}", str(last))
-        server.client_kill_filter(_type="normal", skipme=True)
+        members.redis.xdel(f"{PREFIX}:log:{first.order.epoch}", str(last))
+        members.redis.client_kill_filter(_type="normal", skipme=True)
     await until(lambda: second.order.speaks)
     await members.equal()
     assert second.rows("accepted") == {"a": 1}
@@ -464,7 +459,7 @@ async def test_the_speaker_with_less_lets_the_furthest_begin_the_epoch(members, 
     assert first.cell.calls.running("app/a")
 
 
-async def test_a_process_that_was_suspended_reads_the_stored_state(members, server, monkeypatch):
+async def test_a_process_that_was_suspended_reads_the_stored_state(members, monkeypatch):
     first, second = await members.with_workers()
     log = f"{PREFIX}:log:{first.order.epoch}"
     async with suspended(second):
@@ -472,7 +467,7 @@ async def test_a_process_that_was_suspended_reads_the_stored_state(members, serv
         await until(lambda: first.rows("accepted"))
         last = first.last
         monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 0.0)
-        await until(lambda: server.xrange(log, count=1)[0][0] > str(last).encode())
+        await until(lambda: members.redis.xrange(log, count=1)[0][0] > str(last).encode())
         monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 3600.0)
         assert second.last < last
         monkeypatch.setattr(log_order, "SUSPENDED_S", 0.0)
@@ -486,6 +481,41 @@ async def test_a_process_that_was_suspended_reads_the_stored_state(members, serv
     await members.equal()
 
 
+async def test_the_calls_of_a_silent_process_end_and_no_others(members, monkeypatch):
+    monkeypatch.setattr(live_processes, "SILENT_TICKS", 16)
+    monkeypatch.setattr(live_processes, "LOST_TICKS", 32)
+    monkeypatch.setattr(log_order, "BEAT_TICKS", 4)
+    first, second, third = await members.with_workers(silent=2)
+    await second.order.applied(second.submitted("running"))
+    await third.order.applied(third.submitted("kept"))
+    for worker in ("w0", "w1"):
+        await first.order.applied(ev.WorkerDraining(worker))
+    await second.order.applied(second.submitted("queued"))
+    await third.order.applied(third.submitted("waits"))
+    async with suspended(second):
+        await until(lambda: first.rows("closed"))
+        assert first.rows("closed") == {"queued": 1}, "it may still carry its running call"
+        await until(lambda: len(first.rows("closed")) == 2)
+        # It has not read that its calls have ended.
+        usage = TokenUsage(100, 0, 0, 5)
+        second.order.put(Progress("app/running", True, usage))
+        second.order.put(Release("app/running", "completed", usage))
+        await second.order.kept()
+    ticks = len(first.ticks)
+    await until(lambda: len(first.ticks) > ticks + 2 * live_processes.LOST_TICKS)
+    await members.equal()
+    assert all(each.rows("closed") == {"queued": 1, "running": 1} for each in members.all)
+    stopped = {
+        each.record_id: type(each[1])
+        for each in second.outputs
+        if isinstance(each, CallAnswer | CallMessage) and not isinstance(each[1], Attached | Grant)
+    }
+    assert stopped == {"queued": UnavailableError, "running": Cancel}
+    assert second.cell.calls.granted == second.cell.calls.waiting == 1
+    await third.order.applied(ev.WorkerUndrained("w0"))
+    assert len(third.granted("waits")) == 1
+
+
 async def test_a_process_that_differs_reads_the_stored_state(members):
     first, second = await members.with_workers()
     second.order.shared_cell.check ^= 1  # as after an output that the others do not have
@@ -496,16 +526,18 @@ async def test_a_process_that_differs_reads_the_stored_state(members):
     assert len(second.replaced) == 2
 
 
-async def test_a_process_that_the_cell_forgot_begins_anew(members, monkeypatch, server):
+async def test_a_process_that_the_cell_forgot_begins_anew(members, monkeypatch):
     first, second = await members.with_workers()
     await traffic([first, second], 3)
-    monkeypatch.setattr(log_order, "REPEATED_S", 0.0)
+    monkeypatch.setattr(log_outbox, "REPEATED_S", 0.0)
     monkeypatch.setattr(shared_cell, "FORGOTTEN_S", -1.0)
-    await until(lambda: first.order.shared_cell.snapshot()["seen"] == {} and not second.order._sent)
+    await until(
+        lambda: first.order.shared_cell.snapshot()["seen"] == {} and not second.order._outbox._sent
+    )
     ticks = len(second.ticks)
     await until(lambda: len(second.ticks) > ticks + 1)
     monkeypatch.setattr(shared_cell, "FORGOTTEN_S", 3600.0)
-    server.client_kill_filter(_type="normal", skipme=True)
+    members.redis.client_kill_filter(_type="normal", skipme=True)
     process = second.order.process
     kept = asyncio.create_task(second.order.kept())
     await second.order.applied(second.submitted("a"))
@@ -513,6 +545,47 @@ async def test_a_process_that_the_cell_forgot_begins_anew(members, monkeypatch, 
     assert second.order.process != process
     await members.equal()
     assert first.rows("accepted")["a"] == 1
+
+
+# --- a failover -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def watched(redis_server, tmp_path):
+    """Yield the processes over a Redis with replicas and sentinels."""
+    servers = await asyncio.to_thread(WatchedRedis, tmp_path)
+    members = Members(servers.url)
+    members.servers = servers
+    yield members
+    await members.close()
+    servers.close()
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["the primary is killed", "planned"])
+async def test_a_failover_loses_no_call(watched, planned):
+    members, servers = watched, watched.servers
+    made = await members.with_workers(speakers=2, silent=2)
+    former, names = servers.primary(), []
+
+    async def carry_until(done):
+        while not done():
+            names.extend(await traffic(made, 10, first=len(names)))
+
+    names.extend(await traffic(made, 5))
+    if planned:
+        servers.fail_over()
+    else:
+        servers.servers[former].kill()
+    await carry_until(lambda: servers.primary() != former)
+    names.extend(await traffic(made, 10, first=len(names)))
+    if not planned:  # it is empty, and takes itself for a primary at first
+        await asyncio.to_thread(servers.servers[former].start)
+        names.extend(await traffic([*made, await members.add()], 10, first=len(names)))
+    await members.equal()
+    assert_none_lost(members, names)
+    if not planned:
+        with redis.Redis(port=former) as client:
+            assert client.dbsize() == 0, "no process uses it"
 
 
 # --- states -----------------------------------------------------------------------------------------
@@ -524,70 +597,97 @@ def stored_entry(server, epoch):
     return EntryId.of(orjson.loads(zlib.decompress(data))["last"])
 
 
-async def test_a_state_is_stored_only_after_the_rows_before_it(
-    redis_url, members, server, monkeypatch
-):
+async def test_a_state_is_stored_only_after_the_rows_before_it(redis_url, members, monkeypatch):
     monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 0.0)
     rows = NO_ENTRY
     first = await members.add(speaks=True, stored=lambda member: rows)
     epoch = first.order.epoch
-    begun = stored_entry(server, epoch)
+    begun = stored_entry(members.redis, epoch)
     await first.order.applied(ev.TenantChanged("t", 2.0))
     ticks = len(first.ticks)
     await until(lambda: len(first.ticks) > ticks + 5)
-    assert stored_entry(server, epoch) == begun
+    assert stored_entry(members.redis, epoch) == begun
     rows = EntryId(2**60, 0)
-    await until(lambda: stored_entry(server, epoch) > begun)
-    stored = stored_entry(server, epoch)
-    oldest = EntryId.of(server.xrange(f"{PREFIX}:log:{epoch}", count=1)[0][0])
+    await until(lambda: stored_entry(members.redis, epoch) > begun)
+    stored = stored_entry(members.redis, epoch)
+    await until(
+        lambda: stored_entry(members.redis, epoch) > stored
+    )  # the log is cut one state later
+    oldest = EntryId.of(members.redis.xrange(f"{PREFIX}:log:{epoch}", count=1)[0][0])
     assert oldest >= stored
     await members.add()
     await members.equal()
 
 
-async def test_a_former_speaker_does_not_replace_a_later_state(members, server, monkeypatch):
+async def test_a_process_follows_from_a_state_that_is_replaced_before_it_reads_on(
+    members, monkeypatch
+):
+    first, second = await members.with_workers()
+    third = await members.add(start=False)
+    await third.order.attach()
+    await second.order.applied(second.submitted("a"))
+    monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 1.0)
+    await until(lambda: stored_entry(members.redis, first.order.epoch) > third.last)
+    monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 3600.0)
+    third.order.start()
+    await members.equal()
+    assert third.rows("accepted") == {"a": 1}
+
+
+async def test_an_earlier_state_replaces_no_later_one(members, monkeypatch):
     monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 0.0)
     rows = NO_ENTRY
     first = await members.add(speaks=True, stored=lambda member: rows)
     epoch = first.order.epoch
     await until(lambda: first.speaker._state is not None)
-    second = await members.add(speaks=True)
-    server.set(f"{PREFIX}:speaker", "another", px=3_600_000)
-    await until(lambda: not first.order.speaks)
-    log = first.log
-    assert not await log.store_snapshot("not the speaker", epoch, b"", first.last)
-    server.set(f"{PREFIX}:speaker", second.speaker._token, px=3_600_000)
-    await until(lambda: second.order.speaks)
-    stored = stored_entry(server, epoch)
-    await until(lambda: stored_entry(server, epoch) > stored)
-    stored = stored_entry(server, epoch)
-    await second.stop_speaking()
+    earlier = first.speaker._state[1]
+    await members.add(speaks=True)
+    await until(lambda: stored_entry(members.redis, epoch) > earlier)
+    assert first.order.speaks, "who is silent stores states"
+    monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 3600.0)
     rows = EntryId(2**60, 0)
-    server.set(f"{PREFIX}:speaker", first.speaker._token, px=3_600_000)
-    await until(lambda: first.order.speaks)
-    ticks = len(first.ticks)
-    await until(lambda: len(first.ticks) > ticks + 3)
-    assert stored_entry(server, epoch) >= stored
+    await until(lambda: first.speaker._state is None)
+    assert stored_entry(members.redis, epoch) > earlier
     await members.add()
     await members.equal()
 
 
-async def test_a_new_epoch_leaves_no_earlier_state(members, server):
+async def test_the_speaker_takes_a_state_only_if_no_other_process_does(members, monkeypatch):
+    first, second = [await members.add(speaks=True) for _ in range(2)]
+    assert first.order.speaks
+    taken = []
+    for member in (first, second):
+        shared, of = member.order.shared_cell, member.name
+        take = shared.snapshot
+        monkeypatch.setattr(
+            shared, "snapshot", lambda take=take, of=of: (taken.append(of), take())[1]
+        )
+    monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 3600.0)
+    for number in range(1, 4):
+        first.speaker._stored_s = second.speaker._stored_s = -math.inf  # both are due
+        await until(lambda number=number: taken.count(second.name) == number)
+    assert first.name not in taken
+    await second.stop_speaking()
+    monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 0.0)  # as after an hour
+    await until(lambda: first.name in taken)
+
+
+async def test_a_new_epoch_leaves_no_earlier_state(members):
     first, _ = await members.with_workers()
     epoch = first.order.epoch
-    server.delete(f"{PREFIX}:base")
-    server.client_kill_filter(_type="normal", skipme=True)
+    members.redis.delete(f"{PREFIX}:base")
+    members.redis.client_kill_filter(_type="normal", skipme=True)
     await until(lambda: first.order.epoch > epoch)
     await members.equal()
-    keys = {key.decode() for key in server.keys("*")}
+    keys = {key.decode() for key in members.redis.keys("*")}
     assert f"{PREFIX}:snapshot:{epoch}" not in keys
     assert f"{PREFIX}:snapshot:{first.order.epoch}" in keys
-    assert 0 < server.ttl(f"{PREFIX}:log:{epoch}") <= 60
+    assert 0 < members.redis.ttl(f"{PREFIX}:log:{epoch}") <= 60
 
 
-async def test_an_epoch_is_later_than_one_of_a_server_whose_clock_was_ahead(members, server):
+async def test_an_epoch_is_later_than_one_of_a_server_whose_clock_was_ahead(members):
     later = 2**52
-    server.set(f"{PREFIX}:base", msgspec.json.encode(PresentEpoch(later, {"version": "1"})))
+    members.redis.set(f"{PREFIX}:base", msgspec.json.encode(PresentEpoch(later, 1, {})))
     member = await members.add(speaks=True, start=False)
     member.order.epoch = 5  # it has a state
     await member.start()
@@ -599,13 +699,13 @@ async def test_an_epoch_is_later_than_one_of_a_server_whose_clock_was_ahead(memb
 
 async def test_a_process_with_other_options_is_rejected(members):
     await members.with_workers()
-    agreement = {"version": "2", "max_queue_wait_s": 5.0}
+    agreement = {"max_queue_wait_s": 5.0, "max_queued_calls": 9}
     member = await members.add(start=False, agreement=agreement)
     with pytest.raises(CellMismatchError) as raised:
         await member.order.attach()
     assert str(raised.value) == (
         "the other processes of the cell would decide otherwise: max_queue_wait_s is 5.0 here and None"
-        " there; version is '2' here and '1' there. Make them equal, or stop the others first"
+        " there; max_queued_calls is 9 here and None there. Make them equal, or stop the others first"
     )
     members.all.remove(member)
     await member.close()
@@ -621,15 +721,15 @@ async def test_control_with_other_options_continues_the_cell_where_none_speaks(m
     await first.stop_speaking(leave=True)
     members.all.remove(first)
     await first.close()
-    later = await members.add(speaks=True, agreement={"version": "2"})
+    later = await members.add(speaks=True, agreement={"max_queue_wait_s": 5.0})
     await until(lambda: later.order.epoch > epoch and not later.order.differs)
     assert [live.record_id for live in later.cell.calls] == ["b"]
     await until(lambda: silent.failures)
-    assert "version is '1' here and '2' there" in silent.failures[0]
+    assert "max_queue_wait_s is None here and 5.0 there" in silent.failures[0]
     members.all.remove(silent)
     await silent.close()
     await later.call("c")
-    joined = await members.add(agreement={"version": "2"})
+    joined = await members.add(agreement={"max_queue_wait_s": 5.0})
     await members.equal()
     assert [live.record_id for live in joined.cell.calls] == ["b"]
 
@@ -647,10 +747,12 @@ async def test_a_process_that_never_speaks_waits_for_one_that_does(members):
     assert not second.speaker.fresh
 
 
-async def test_a_process_that_cannot_read_an_entry_leaves_the_cell(members, server):
+async def test_a_process_that_cannot_read_an_entry_leaves_the_cell(members):
     first, second = await members.with_workers()
     log = f"{PREFIX}:log:{first.order.epoch}"
-    server.xadd(log, {"b": batch_bytes(EventBatch("x", 1, [event_bytes(ev.WorkerLost("w"))]))[:-1]})
+    members.redis.xadd(
+        log, {"b": batch_bytes(EventBatch("x", 1, [event_bytes(ev.WorkerLost("w"))]))[:-1]}
+    )
     await until(lambda: first.failures and second.failures)
     assert "an entry of the log cannot be read" in second.failures[0]
     assert not second.order.accepts

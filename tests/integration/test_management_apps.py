@@ -11,7 +11,7 @@ from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.tenancy.apps.control_events import load_control_events
-from fairserve.scheduling.events import AppChanged, UserChanged
+from fairserve.scheduling.events import AppChanged, UserChanged, UserStopped
 from fairserve.throttling.base import Limits
 
 PROFILE = {
@@ -259,7 +259,8 @@ def test_user_settings_are_stored_and_published(management):
         UserChanged(tenant["id"], "team/zoé", 2.0, 5, False),
         UserChanged(tenant["id"], "team/zoé", 1.0, None, True),
     ]
-    assert management.control.events == events
+    stopped = UserStopped(tenant["id"], "team/zoé")
+    assert management.control.events == [*events, stopped]
     with management.state.session_factory() as session:
         assert load_control_events(session, LearningOptions()) == events[1:]
     listed = management.call(management.admin_key, "GET", "/admin/users", blocked=True)
@@ -268,7 +269,7 @@ def test_user_settings_are_stored_and_published(management):
     for body in ({"weight": 0}, {"weight": "NaN"}, {"rpm": 0}, {"factor": 1}):
         management.rejected(management.admin_key, "PUT", path, body, param=next(iter(body)))
     management.call(management.admin_key, "PUT", "/admin/users/tn_none/u", {}, status=404)
-    assert management.control.events == events
+    assert management.control.events == [*events, stopped]
 
 
 def test_rolled_back_changes_are_not_published(management, monkeypatch):

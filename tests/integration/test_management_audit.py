@@ -8,6 +8,7 @@ from databases import ON_POSTGRESQL
 from sqlalchemy import func, select, update
 
 from fairserve.platform.db import audit
+from fairserve.platform.db.alarms import AlarmRow
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.operations import AuditEntry
@@ -45,6 +46,7 @@ CHANGES = [
     ("DELETE", "/v1/user-data", None, "user.erase"),
     ("PUT", "/admin/throttling", {"system": "fcfs"}, "throttling.change"),
     ("POST", "/admin/jobs/{job}/run", None, "job.run"),
+    ("POST", "/admin/alarms/{alarm_id}/acknowledge", None, "alarm.acknowledge"),
     ("POST", WORKERS, {"id": "a", "url": "http://127.0.0.1:9"}, "worker.join"),
     ("POST", WORKERS + "/{worker_id}/drain", None, "worker.drain"),
     ("POST", WORKERS + "/{worker_id}/undrain", None, "worker.undrain"),
@@ -108,6 +110,7 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
         "user": "team/zoé",
         "interaction_id": "a/run",
         "job": "rollup",
+        "alarm_id": open_alarm(management),
         "worker_id": "a",
         "name": "org/chat",
     }
@@ -154,6 +157,16 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
     for secret in secrets:
         assert secret not in log
         assert secret[-20:] not in log
+
+
+def open_alarm(management):
+    """Store an alarm that is open; return its id."""
+    texts = dict.fromkeys(("tenant_id", "app_id", "user_id", "acknowledged_by"), "")
+    row = AlarmRow(id="alarm_1", kind="overloaded", severity="warn", subject="m", **texts)
+    row.facts, row.affected, row.cause, row.opened_at = {"model": "m"}, [], {}, utc_now()
+    with management.state.session_factory.begin() as session:
+        session.add(row)
+    return "alarm_1"
 
 
 def mark_dead(management):

@@ -285,14 +285,16 @@ def test_a_worker_joins_once(management):
 
 def test_aliases_are_set_listed_and_removed(management):
     put = admin(management, "PUT", f"{ALIASES}/gpt-4o", {"target": "llama"})
-    assert put == {"name": "gpt-4o", "source": "api", "target": {"llama": 1}, "serving": []}
-    split = {"target": {"chat-v1": 9, "chat-v2": 1.5}}
+    shown = {"source": "api", "target": {"llama": 1}, "serving": [], "managed_by": None}
+    assert put == {"name": "gpt-4o"} | shown
+    split = {"target": {"chat-v1": 9, "chat-v2": 1.5}, "managed_by": "a file"}
     admin(management, "PUT", f"{ALIASES}/org/chat", split)
     listed = admin(management, "GET", ALIASES)
     assert [(item["name"], item["target"]) for item in listed["items"]] == [
         ("gpt-4o", {"llama": 1}),
         ("org/chat", {"chat-v1": 9, "chat-v2": 1.5}),
     ]
+    assert [item["managed_by"] for item in listed["items"]] == [None, "a file"]
     assert stored(management).aliases == {item["name"]: item["target"] for item in listed["items"]}
     admin(management, "PUT", f"{ALIASES}/org/chat", {"target": {"chat-v1": 1, "chat-v2": 1}})
     admin(management, "DELETE", f"{ALIASES}/org/chat", status=204)
@@ -300,8 +302,8 @@ def test_aliases_are_set_listed_and_removed(management):
     assert list(stored(management).aliases) == ["gpt-4o"]
     entries = audit(management)
     assert [entry.action for entry in entries] == ["alias.put"] * 3 + ["alias.remove"]
-    assert entries[2].before == {"targets": {"chat-v1": 9, "chat-v2": 1.5}}
-    assert entries[2].after == {"targets": {"chat-v1": 1, "chat-v2": 1}}
+    assert entries[2].before == {"targets": {"chat-v1": 9, "chat-v2": 1.5}, "managed_by": "a file"}
+    assert entries[2].after == {"targets": {"chat-v1": 1, "chat-v2": 1}, "managed_by": "a file"}
 
 
 WRONG_TARGETS = ["", {}, {"m": 0}, {"m": -1}, {"m": "x"}, ["m"], None]

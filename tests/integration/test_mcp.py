@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,8 +10,10 @@ from mcp import Client, StdioServerParameters
 from processes import eventually, free_port
 from served_app import served
 from server_client import PROFILE
+from virtual_cluster import make_call
 from whole_server import WholeServer
 
+from fairserve.platform.control.call_state import CallState
 from fairserve.platform.server.admin_cli.client import AdminClient as ServerClient
 from fairserve.platform.server.mcp_server.server import tool_server
 
@@ -28,6 +31,7 @@ def server(tmp_path_factory):
     with WholeServer(folder) as server:
         server.tenant, app = server.new_tenant_and_app("one")
         server.other, other = server.new_tenant_and_app("two")
+        server.other_app = other
         limited = {"name": "limited", "profile": PROFILE, "contract": {"rpm_limit": 1}}
         limited = server.call(server.tenant["api_key"], "POST", "/v1/apps", limited)
         for key in (app["api_key"], other["api_key"], limited["api_key"]):
@@ -116,7 +120,13 @@ async def test_a_tenant_key_reads_its_own_data_only(server):
         assert await error(client, "explain_rejection", call_id=server.rejected) == (
             "there is no such rejection"
         )
+        assert (await use(client, "flooding_clients"))["clients"] == [], "nobody waits"
+        call = make_call("w", tenant=server.other["id"], app=server.other_app["id"], user="ann")
+        activity, now_s = server.platform.monitoring.activity, time.monotonic()
+        waiting = CallState(call, "w", "", now_s, now_s)
+        server.client.portal.call(activity.call_accepted, waiting, now_s)
         (loud,) = (await use(client, "flooding_clients"))["clients"]
+        server.client.portal.call(activity.call_dropped, waiting)
         assert (loud["user"], loud["tenant_name"], loud["app_name"]) == (
             *("loud", "two-tenant", "two-app"),
         )

@@ -22,7 +22,7 @@ COUNTS = {
     *("fairserve_clients_active", "fairserve_worker_calls"),
     *("fairserve_draining", "fairserve_overloaded", "fairserve_worker_state"),
     *("fairserve_worker_circuit_open", "fairserve_database_lease_over", "fairserve_database_up"),
-    *("fairserve_job_failures", "fairserve_job_dead", "fairserve_speaks"),
+    *("fairserve_job_failures", "fairserve_job_dead", "fairserve_speaks", "fairserve_alarms_open"),
 }
 """Gauges of things that are counted, and of states."""
 

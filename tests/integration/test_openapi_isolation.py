@@ -17,6 +17,8 @@ from whole_server import WholeServer
 
 from fairserve.platform.background.jobs import jobs
 from fairserve.platform.background.webhooks import delivery
+from fairserve.platform.db.alarms import AlarmRow
+from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.models import metadata
 from fairserve.platform.fleet.endpoints import HEALTH_PATHS
 from fairserve.platform.reporting.usage.rollups import roll_up
@@ -146,6 +148,23 @@ class Alma:
         export = server.call(self.tenant_key, "POST", "/v1/usage/exports", **asked)
         self.export_id = export["id"]
         eventually(self._exported, "it was not made")
+        with server.platform.sessions.begin() as session:
+            session.add(
+                AlarmRow(
+                    id="almas-alarm",
+                    kind="calls_failing",
+                    severity="bad",
+                    tenant_id=self.tenant["id"],
+                    app_id=self.app["id"],
+                    user_id="",
+                    subject="",
+                    facts={"failed": 6, "calls": 7},
+                    affected=[],
+                    cause={},
+                    opened_at=utc_now(),
+                    acknowledged_by="",
+                )
+            )
         self.runs = ["almas-live-run", "almas-ended-run", "almas-program", "almas-live-program"]
         self.places = {
             "tenant_id": [self.tenant["id"]],
@@ -159,6 +178,7 @@ class Alma:
             "interaction_id": self.runs,
             "webhook_id": [self.hook["id"]],
             "event_id": [event["event_id"]],
+            "alarm_id": ["almas-alarm"],
             "export_id": [self.export_id],
             "response_id": [self.response["id"]],
             "conversation_id": [self.conversation],
@@ -266,10 +286,15 @@ class Alma:
         return found
 
     def state(self):
-        """Return its rows, and values that are not in the database yet."""
+        """Return its rows, and values that are not in the database yet.
+
+        An alarm is over and resolved by itself, so of it only the rest is here.
+        """
         assert self.server.platform.ledger.flush(10)
         live = self.server.call(self.app_key, "GET", "/v1/interactions")["items"]
-        return self.rows() | {"live": sorted(live, key=lambda run: run["id"])}
+        rows = self.rows()
+        rows["alarms"] = [row | {"facts": None, "resolved_at": None} for row in rows["alarms"]]
+        return rows | {"live": sorted(live, key=lambda run: run["id"])}
 
 
 class World:

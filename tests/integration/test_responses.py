@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import httpx
 import openai
@@ -15,11 +16,13 @@ from served_app import served
 from sqlalchemy import func, select, update
 from whole_server import WholeServer
 
+from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.responses import ConversationItem, StoredResponse
 from fairserve.platform.serving import options
 from fairserve.platform.serving.responses.repository import delete_before
 
+DEADLINE_S = 90
 TIDES = {
     "type": "function",
     "name": "tides",
@@ -332,6 +335,25 @@ def test_a_response_in_the_background_is_followed_and_cancelled(server, client):
     eventually(lambda: client.responses.retrieve(third.id).status == "failed", "it does not end")
     with pytest.raises(openai.BadRequestError, match="background"):
         client.responses.cancel(ask(client, "say x").id)
+
+
+def test_a_response_in_the_background_waits_while_control_accepts_nothing(
+    server, client, monkeypatch
+):
+    headers, asked = {"Retry-After": "0.1"}, threading.Event()
+
+    def require():
+        asked.set()
+        raise UnavailableError("no control process speaks", code="log_unavailable", headers=headers)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server.platform.control, "_require_lease", require)
+        begun = ask(client, "say hello", background=True)
+        for _ in range(2):
+            asked.clear()
+            assert asked.wait(DEADLINE_S)
+        assert client.responses.retrieve(begun.id).status == "queued"
+    eventually(lambda: client.responses.retrieve(begun.id).status == "completed", "it does not end")
 
 
 def test_a_stream_in_the_background_begins_with_queued(server, key):

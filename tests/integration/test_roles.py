@@ -3,12 +3,14 @@
 import re
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from fastapi.routing import APIRoute
 
 from fairserve.platform.base.errors import PermissionDeniedError
 from fairserve.platform.base.roles import ROLES
+from fairserve.platform.console import incidents
 from fairserve.platform.console.rendering import FOLDER
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.base import utc_now
@@ -56,7 +58,7 @@ class World:
             route
             for route in found
             if not route.split()[1].startswith(PUBLIC)
-            and route.split()[1] not in {*HEALTH_PATHS, "/console", "/console/"}
+            and route.split()[1] not in {*HEALTH_PATHS, "/", "/console", "/console/"}
         )
 
     def call(self, method, path, body=None, *, role="admin", **more):
@@ -142,11 +144,11 @@ def matches(route, path):
     return re.fullmatch(re.sub(r"\{[^}]*\}", "[^/]+", pattern), path)
 
 
-def test_templates_name_existing_routes():
+def test_templates_and_cards_name_existing_routes():
     named = {
         route
-        for template in FOLDER.iterdir()
-        for route in re.findall(r'viewer\.may\("([^"]*)"\)', template.read_text())
+        for path in (*FOLDER.rglob("*.jinja"), Path(incidents.__file__))
+        for route in re.findall(r'viewer\.may\(\s*"([^"]*)"\s*\)', path.read_text())
     }
     assert len(named) > 8
     assert named <= NEEDED.keys()
@@ -224,4 +226,6 @@ def test_a_key_makes_and_changes_no_key_of_a_higher_role(world):
             with pytest.raises(PermissionDeniedError, match="needs the role admin"):
                 act()
         assert ring.add(AdminKeyCreate(role="viewer")).row.role == "viewer"
-    assert not Viewer(replace(principal, role="viewer"), None, "", "").may("POST /unknown")
+    assert not Viewer(replace(principal, role="viewer"), None, "", utc_now(), "").may(
+        "POST /unknown"
+    )

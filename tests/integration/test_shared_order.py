@@ -1,11 +1,17 @@
 """Servers share one fair order through Redis: any takes calls, and the death of one loses none."""
 
 import concurrent.futures
+import os
+import re
+import subprocess
+import sys
 
+import httpx
 import pytest
 from processes import eventually
+from redis_process import RedisProcess
 from scripted_worker import ScriptedWorker
-from shared_servers import RedisProcess, SharedServers
+from shared_servers import SharedServers
 
 CHAT = "/v1/chat/completions"
 
@@ -62,6 +68,36 @@ def test_a_quota_is_exact_over_all_servers(servers):
     has_rows(servers, app, ["completed"] * 7 + ["refused"] * 13)
 
 
+def test_api_servers_share_a_port_and_no_other_does(servers, tmp_path):
+    first = servers["first"]
+    app = first.new_app(name="one port")
+    servers.start(port=first.port, third="api")
+    third = servers.servers.pop("third")
+
+    def process():
+        """Return when the process started that a new connection reaches."""
+        admin = {"Authorization": f"Bearer {first.admin_key}"}
+        metrics = httpx.get(f"{first.url}/metrics", headers=admin, timeout=60).text
+        return re.search(r"^process_start_time_seconds (.+)$", metrics, re.M)[1]
+
+    found = set()
+    eventually(lambda: found.add(process()) or len(found) == 2)
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "ok"}]}
+    headers = {"Authorization": f"Bearer {app['api_key']}"}
+    calls = [httpx.post(first.url + CHAT, json=body, headers=headers, timeout=60) for _ in range(8)]
+    assert {call.status_code for call in calls} == {200}
+    has_rows(servers, app, ["completed"] * 8)
+    command = [sys.executable, "-m", "fairserve.platform.server.cli", "serve", "--data-dir"]
+    for role in ("all", "control"):
+        alone = [*command, str(tmp_path), "--port", str(first.port), "--role", role]
+        env = {**os.environ, **servers.env}
+        ended = subprocess.run(alone, env=env, capture_output=True, text=True, check=False)
+        assert ended.returncode == 1
+        assert f"port {first.port} is in use" in ended.stderr
+    third.stop()
+    assert len({process() for _ in range(8)}) == 1
+
+
 def test_a_run_continues_at_any_server(servers, worker):
     first, second = servers["first"], servers["second"]
     app = first.new_app(name="runs")
@@ -82,6 +118,18 @@ def test_a_run_continues_at_any_server(servers, worker):
         stopped = running.result(30)
         assert "its interaction was cancelled" in stopped.text
     has_rows(servers, app, ["completed"] * 3 + ["cancelled"])
+
+
+def test_a_server_that_waits_for_control_can_be_stopped(tmp_path, new_postgres_url, worker):
+    redis = RedisProcess(tmp_path / "redis")
+    alone = SharedServers(tmp_path, new_postgres_url(), redis.url, worker.url)
+    try:
+        server = alone.launch(api="api")["api"]
+        eventually(lambda: "no control process has begun the cell" in server.log(), server.log)
+        assert server.stop() == 0
+    finally:
+        alone.close()
+        redis.close()
 
 
 def test_settings_of_one_server_are_in_force_at_all(servers):

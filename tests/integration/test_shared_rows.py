@@ -1,5 +1,8 @@
 """Calls and runs that share rows are counted in reports; lists of single calls and runs lack them."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import databases
 import pytest
 from call_records import call_record
@@ -10,6 +13,7 @@ from fairserve.platform.background.webhooks.outbox import Outbox
 from fairserve.platform.control.free_rows import FreeRows
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
+from fairserve.platform.control.ledger_tables import upsert_calls
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.db.key_hash import KeyHasher
@@ -62,6 +66,10 @@ def call(number, outcome, **more):
     )
 
 
+def time_of(at):
+    return datetime.fromtimestamp(at, UTC)
+
+
 def run(number):
     at = START + number
     return InteractionRecord(f"r{number}", "t", "a", "u", "aborted", at, at + 1, 1, 0, 0)
@@ -93,6 +101,10 @@ def test_reports_count_each_call_and_run_that_shares_a_row(sessions, ledger):
         assert session.scalar(select(func.count()).select_from(OpenInteraction)) == 0
         page = events.page(session, EventQuery(), tenant_id=None, app_id=None)
         assert ([each.call_id for each in page.items], page.total) == (["refused0"], 1)
+        groups = events.groups(session, EventQuery(), time_of(START - 1), time_of(START + CALLS))
+        ((_, app, reason, rejected, _, users, *_, example),) = groups
+        assert (app, reason, rejected, users) == ("a", "overloaded_user_limit", CALLS, 1)
+        assert example == "refused0"
         runs = interactions.page(session, InteractionUsageQuery(), tenant_id=None, app_id=None)
         assert ([each.interaction for each in runs.items], runs.total) == (["r0"], 1)
     assert not compare(sessions, None, None).differences
@@ -107,3 +119,32 @@ def test_a_ledger_that_repeats_the_journal_counts_no_call_twice(sessions, ledger
         assert ledger.flush(20)
     with sessions() as session:
         assert list(session.scalars(select(LedgerCall.shared_by))) == [CALLS]
+
+
+def test_rejections_are_grouped_by_app_and_reason(sessions):
+    limit = {"refusal_scope": "user", "refusal_limit": 5, "refusal_window_s": 60.0}
+    one, other = {"refusal_reason": "user_limit", **limit}, {"refusal_reason": "model_unavailable"}
+    records = [call(number, "refused", **one) for number in range(4)]
+    records += [call(number, "refused", app="b", **other) for number in (4, 5)]
+    records += [call(6, "refused", tenant="another", **one), call(99, "refused", **one)]
+    records += [call(7, "completed")]
+    records[1] = replace(records[1], user="v")
+    with sessions.begin() as session:
+        upsert_calls(session, records)
+    begin, end = time_of(START), time_of(START + 8)
+
+    def grouped(**query):
+        with sessions() as session:
+            return events.groups(session, EventQuery(**query), begin, end)
+
+    mine, its, theirs = grouped()
+    assert (mine.tenant, mine.app, mine.reason) == ("t", "a", "user_limit")
+    assert (mine.rejected, mine.recent, mine.users) == (4, 0, 2)
+    assert (mine.limit, mine.window_s) == (5, 60.0)
+    assert (mine.first_at, mine.last_at) == (begin, time_of(START + 3))
+    assert mine.example == "refused3"
+    assert (its.app, its.rejected, its.recent, its.limit) == ("b", 2, 2, None)
+    assert theirs.tenant == "another"
+    assert grouped(tenant="t") == [mine, its]
+    assert grouped(app="b") == [its]
+    assert grouped(app="nothing") == []

@@ -5,8 +5,9 @@ import contextlib
 
 import pytest
 from processes import eventually
+from redis_process import RedisProcess
 from scripted_worker import ScriptedWorker
-from shared_servers import RedisProcess, SharedServers
+from shared_servers import SharedServers
 
 from fairserve.platform.console.sign_in_limit import MAX_WRONG
 

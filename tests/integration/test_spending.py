@@ -13,7 +13,7 @@ from fairserve.platform.control.budgets import BudgetOpenings
 from fairserve.platform.control.ledger_tables import upsert_calls
 from fairserve.platform.reporting.usage.retention import delete_before, raw_rows_from
 from fairserve.platform.reporting.usage.rollups import roll_up
-from fairserve.platform.reporting.usage.spending import spent_before
+from fairserve.platform.reporting.usage.spending import spent_before, spent_on_day
 from fairserve.scheduling.events import BudgetSpent, ContractChanged
 from fairserve.throttling.quotas.quota import Quota
 
@@ -130,3 +130,23 @@ def test_spending_that_is_not_available_is_reported_later_and_once():
     openings.retry()
     openings.retry()
     assert entries == [entry]
+
+
+@pytest.mark.parametrize("days_ago", [0, 3])
+def test_spending_of_a_day_is_that_of_the_calls_of_each_group(sessions, records, days_ago):
+    filled(sessions, records)
+    at = NOW - timedelta(days=days_ago)
+    of_day = [
+        each
+        for each in records
+        if datetime.fromtimestamp(each.accepted_at, UTC).date() == at.date()
+    ]
+    sums = {}
+    for each in of_day:
+        for group in (each.tenant, each.app):
+            sums[group] = sums.get(group, 0) + each.cost
+    with sessions() as session:
+        tenants = spent_on_day(session, None, ["ta", "tb", "absent"], at)
+        apps = spent_on_day(session, "ta", ["a1", "a2", "b1"], at)
+    assert tenants == {name: sums[name] for name in ("ta", "tb")}
+    assert apps == {name: sums[name] for name in ("a1", "a2")}, "none of another tenant"

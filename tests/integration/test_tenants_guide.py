@@ -75,11 +75,13 @@ def test_the_server_names_the_error(management, url, monkeypatch, capsys):
     tenant = management.new_tenant("acme")["id"]
     for words, message in (
         (("tenant", "show", "tn_none"), "there is no such tenant"),
-        (("tenant", "set", tenant, "--rpm-limit", "0"), "contract.rpm_limit: "),
-        (("tenant", "set", tenant, "--max-budget", "5"), "a budget needs a budget_duration"),
+        (("tenant", "show", "none"), "there is no tenant 'none'; see fairserve tenant list"),
+        (("app", "show", "none", "--tenant", "acme"), "there is no app 'none'"),
+        (("tenant", "set", tenant, "--rpm-limit", "0"), ": --rpm-limit: "),
+        (("tenant", "set", tenant, "--max-budget", "5"), "a budget needs a --budget-duration"),
         (("tenant", "set", tenant, "--budget-duration", "5h"), "allowed: 1h to 24h"),
-        (("app", "list"), "?tenant=tn_..."),
-        (("user", "show", tenant, "x" * 201), "user: "),
+        (("app", "list"), "names a tenant here: --tenant NAME"),
+        (("user", "show", tenant, "x" * 201), ": USER: "),
     ):
         assert main(list(words)) == 1
         out, err = capsys.readouterr()

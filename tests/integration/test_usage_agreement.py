@@ -41,6 +41,7 @@ def world(management):
         cached_tokens=CACHED,
         extend_tokens=INPUT + SYSTEM - CACHED,
         output_tokens=5,
+        reasoning_tokens=2,
     )
     run = replace(
         runs(1, 1)[0],
@@ -63,6 +64,7 @@ def test_reports_and_exports_agree_on_input_tokens(world):
     report = world.raw("/v1/usage", group_by="app").json()
     assert report["sums"]["input_tokens"] == report["items"][0]["input_tokens"] == PROMPTS
     assert report["sums"]["system_tokens"] == CALLS * SYSTEM, "a part of them"
+    assert report["sums"]["reasoning_tokens"] == CALLS * 2
 
     for made in (
         world.raw("/v1/usage", group_by="app", format="csv"),
@@ -93,7 +95,7 @@ def test_pages_agree_with_reports_on_input_tokens(world):
     page = client.get("/console/usage", params={"group_by": "app", "from": "2026-03-01"}).text
     whole = f'<span title="{shown}">'
     assert re.search(rf"Tokens in</dt><dd>{whole}", page)
-    assert re.search(rf'data-label="In">{whole}', page)
+    assert re.search(rf'data-label="In"><span>{whole}', page)
 
 
 def test_runs_and_their_graphs_agree_with_reports_on_input_tokens(world):

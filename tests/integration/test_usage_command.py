@@ -7,6 +7,8 @@ from sqlalchemy import text
 from usage_histories import calls, runs
 
 from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.server.cli import main
 
 
@@ -65,3 +67,28 @@ def test_wrong_usage_prints_one_line(flags, capfd, arguments, message):
 def test_a_database_without_the_schema_is_rejected(tmp_path, capfd):
     assert main(["usage", "rollup", "--data-dir", str(tmp_path)]) == 2
     assert "fairserve db upgrade" in capfd.readouterr().err
+
+
+def test_a_report_takes_names(flags, sessions, capsys):
+    with sessions.begin() as session:
+        for tenant in ("tn_1", "tn_2"):
+            session.add(Tenant(id=tenant, name=f"team {tenant}", created_at=utc_now()))
+        for app, tenant in (("app_1", "tn_1"), ("app_2", "tn_2")):
+            more = {"calls_per_interaction": 1, "idle_timeout_s": 1, "created_at": utc_now()}
+            session.add(App(id=app, tenant_id=tenant, name="chat", **more))
+    found = {}
+    for words in (
+        ("--tenant", "team tn_2"),
+        ("--tenant", "tn_2"),
+        ("--tenant", "team tn_2", "--app", "chat"),
+    ):
+        assert main(["usage", "report", *words, *flags]) == 0
+        found[words] = json.loads(capsys.readouterr().out)
+    by_name, by_id, _ = found.values()
+    assert by_name == by_id
+    for words, message in (
+        (("--tenant", "team"), "there is no tenant 'team'"),
+        (("--app", "chat"), "several objects are an app 'chat': app_1, app_2; name one id"),
+    ):
+        assert main(["usage", "report", *words, *flags]) == 2
+        assert message in capsys.readouterr().err

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
+from typing import get_args
 
 import databases
 import numpy as np
@@ -25,7 +26,7 @@ from fairserve.platform.reporting.usage import endpoints, fairness
 from fairserve.platform.reporting.usage.fairness import Measure, measure_of
 from fairserve.platform.reporting.usage.reports import report
 from fairserve.platform.reporting.usage.rollups import roll_up
-from fairserve.platform.reporting.usage.schemas import UsageQuery
+from fairserve.platform.reporting.usage.schemas import Sort, UsageQuery
 from fairserve.platform.server.http.management import TENANT_PLACES
 from fairserve.platform.server.settings import Settings
 
@@ -107,6 +108,25 @@ def test_pages_together_are_the_whole_report(sessions):
         assert parts == whole.items
         beyond = ask(sessions, group_by=group_by, offset=5000)
         assert (beyond.items, beyond.total) == ([], whole.total)
+
+
+@databases.ON_BOTH
+def test_pages_of_a_sorted_report_have_the_largest_groups_first(sessions):
+    fill(sessions, calls(4, 150), runs(4, 30))
+    by_name = ask(sessions, group_by="user,day", limit=1000)
+    for sort in get_args(Sort):
+        parts = []
+        while len(parts) < by_name.total:
+            page = ask(sessions, group_by="user,day", sort=sort, limit=7, offset=len(parts))
+            assert page.sums == by_name.sums
+            parts += page.items
+        assert parts == sorted(by_name.items, key=lambda row: -amount(row, sort))
+
+
+def amount(row, sort):
+    if sort == "name":
+        return 0
+    return row.input_tokens + row.output_tokens if sort == "tokens" else getattr(row, sort)
 
 
 @databases.ON_POSTGRESQL

@@ -57,6 +57,7 @@ def test_an_export_has_exactly_the_rows_of_the_user(planted):
         "responses": 1,
         "conversations": 1,
         "webhook_events": 6,
+        "alarms": 1,
         "exports": 1,
         "audit": 1,
     }
@@ -71,6 +72,7 @@ def test_an_export_has_exactly_the_rows_of_the_user(planted):
         ("calls", "ledger_calls"),
         ("refusals", "throttling_events"),
         ("webhook_events", "webhook_events"),
+        ("alarms", "alarms"),
         ("exports", "report_exports"),
     ):
         rows = [
@@ -158,6 +160,7 @@ def test_an_erasure_leaves_nothing_of_the_user(planted):
         "usage_runs",
         "usage_refusals",
         "webhook_events",
+        "alarms",
         "report_exports",
         "report_export_parts",
     }
@@ -173,6 +176,7 @@ def test_an_erasure_leaves_nothing_of_the_user(planted):
             "stored_responses",
             "stored_conversations",
             "webhook_events",
+            "alarms",
             "report_exports",
             *ROLLUPS,
         ):
@@ -187,6 +191,7 @@ def test_an_erasure_leaves_nothing_of_the_user(planted):
             "stored_responses",
             "stored_conversations",
             "webhook_events",
+            "alarms",
         ):
             table = metadata.tables[name]
             session.execute(table.delete().where(table.c.user_id == "bob"))
@@ -215,6 +220,7 @@ def test_an_erasure_leaves_nothing_of_the_user(planted):
         "calls": 8,
         "refusals": 2,
         "webhook_events": 6,
+        "alarms": 1,
     }
     after = planted.dump()
     assert mentions(after, *PERSONAL, "ann-final", "ann-refused") == []

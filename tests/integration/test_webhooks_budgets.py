@@ -80,6 +80,37 @@ def test_a_soft_limit_has_one_event_when_reached(world):
     assert len(world.events) == 2
 
 
+def test_shares_of_a_hard_limit_have_events_for_those_who_want_them(world, monkeypatch):
+    sums = []
+    ask = budgets.spent_in_period
+    monkeypatch.setattr(budgets, "spent_in_period", lambda *given: sums.append(1) or ask(*given))
+    set_contract(world, "tenant", soft_budget=5 * NANO, max_budget=8 * NANO)
+    one = world.register(events=["budget.share"])
+
+    def shares():
+        return sorted(event.payload["data"].get("share", 0) for event in world.events)
+
+    world.write([world.record("a", cost=4 * NANO - 1)])
+    assert shares() == []
+    world.write([world.record("b", cost=1)])
+    assert shares() == [0.5]
+    (event,) = world.events
+    assert (event.type, event.payload["data"]["limit"]) == ("budget.share", 8.0)
+    world.write([world.record("c", cost=3 * NANO)])
+    assert shares() == [0.5, 0.8]
+    asked = len(sums)
+    world.write([world.record("d", cost=3 * NANO), world.refused("e", reason="contract_budget")])
+    assert shares() == [0.5, 0.8], "the limits themselves are events of another type"
+    assert len(sums) == asked, "nothing is left to look for"
+    path = f"/v1/webhooks/{one['id']}"
+    world.call("PATCH", path, {"events": ["budget.reached", "budget.share"]})
+    world.write([world.record("f", cost=1)])
+    assert published(world) == [
+        ("tenant", None, None, "hard", 8.0),
+        ("tenant", None, None, "soft", 5.0),
+    ]
+
+
 def test_a_replay_is_not_counted_twice(world):
     set_contract(world, "tenant", soft_budget=5 * NANO)
     world.register(events=["budget.reached"])

@@ -179,7 +179,7 @@ def test_events_and_rows_are_written_atomically(world, monkeypatch):
 @databases.ON_BOTH
 def test_a_failing_event_loses_no_row(world, monkeypatch, caplog):
     world.register()
-    found = outbox._enabled
+    found = outbox.enabled_endpoints
 
     def with_one_that_is_gone(session, tenants):
         endpoints = found(session, tenants)
@@ -188,7 +188,7 @@ def test_a_failing_event_loses_no_row(world, monkeypatch, caplog):
             endpoint.id = "wh_gone"
         return endpoints
 
-    monkeypatch.setattr(outbox, "_enabled", with_one_that_is_gone)
+    monkeypatch.setattr(outbox, "enabled_endpoints", with_one_that_is_gone)
     world.write([world.refused("c")], [world.run()])
     assert world.events == []
     assert len(world.rows(LedgerInteraction)) == len(world.rows(LedgerCall)) == 1

@@ -9,9 +9,15 @@ import pytest
 from served_app import served
 from typer.main import get_command
 
-from fairserve.platform.background.webhooks import endpoints
+from fairserve.platform.background.alarms.alarm import AlarmFinding, AlarmKey
+from fairserve.platform.background.alarms.open_alarms import OpenAlarms
+from fairserve.platform.background.alarms.store import save as save_alarms
+from fairserve.platform.background.webhooks import url_checks
 from fairserve.platform.background.webhooks.delivery import guard_of
+from fairserve.platform.background.webhooks.event_types import TYPES
 from fairserve.platform.base.money import NANO
+from fairserve.platform.db.base import new_id
+from fairserve.platform.db.webhooks import WebhookDelivery
 from fairserve.platform.server import cli
 from fairserve.platform.server.cli import main
 
@@ -37,7 +43,7 @@ def url(world):
 
 def test_the_commands_work_unchanged(world, url, monkeypatch, capsys):
     monkeypatch.setattr(
-        endpoints, "guard_of", lambda settings: guard_of(settings, lambda *_: ["8.8.8.8"])
+        url_checks, "guard_of", lambda settings: guard_of(settings, lambda *_: ["8.8.8.8"])
     )
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("FAIRSERVE_URL", url)
@@ -51,7 +57,7 @@ def test_the_commands_work_unchanged(world, url, monkeypatch, capsys):
             assert world.deliver(resolve=lambda *_: ["127.0.0.1"]) == 1
         if "--event" in command:
             with world.sessions.begin() as session:
-                table = endpoints.WebhookDelivery.__table__
+                table = WebhookDelivery.__table__
                 session.execute(table.update().values(state="delivered"))
         assert main(shlex.split(command)[1:]) == 0, (command, capsys.readouterr().err)
         out = capsys.readouterr().out
@@ -77,12 +83,20 @@ def test_the_payloads_have_the_fields_that_the_guide_shows(world):
         each["type"]: each
         for each in map(json.loads, re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL))
     }
-    contract = {"soft_budget": 1, "budget_duration": "1mo"}
+    contract = {"soft_budget": 1, "max_budget": 3, "budget_duration": "1mo"}
     path = f"/v1/apps/{world.app['id']}"
     world.call("PATCH", path, {"user_contract": contract})
-    one = world.register()
+    one = world.register(events=list(TYPES))
     world.call("POST", f"/v1/webhooks/{one['id']}/test", status=202)
     world.write([world.record("a", cost=2 * NANO), world.refused("b")], [world.run()])
+    alarms = OpenAlarms(lambda: new_id("al"))
+    key = AlarmKey("calls_waiting", world.tenant["id"], world.app["id"])
+    alarms.update(
+        [AlarmFinding(key, "bad", {"wait_s": 12.0, "usual_wait_s": 1.0, "queued": 9})],
+        world.clock().timestamp(),
+    )
+    with world.sessions.begin() as session:
+        save_alarms(session, alarms)
     sent = {event.type: event.payload for event in world.events}
     assert sent.keys() == shown.keys() | {"webhook.test"}
     for name, example in shown.items():
@@ -90,6 +104,7 @@ def test_the_payloads_have_the_fields_that_the_guide_shows(world):
         assert sent[name]["data"].keys() == example["data"].keys(), name
     budget, example = sent["budget.reached"]["data"], shown["budget.reached"]["data"]
     assert (budget["scope"], budget["end"]) == (example["scope"], example["end"])
+    assert sent["budget.share"]["data"]["share"] == shown["budget.share"]["data"]["share"]
 
 
 def test_the_python_code_of_the_guide_verifies_messages(world):
@@ -111,7 +126,7 @@ def test_the_python_code_of_the_guide_verifies_messages(world):
     world.write(runs=[world.run("late")])
     world.clock.pass_s(-600)
     with world.sessions.begin() as session:
-        table = endpoints.WebhookDelivery.__table__
+        table = WebhookDelivery.__table__
         session.execute(table.update().values(next_attempt_at=world.clock.time))
     world.deliver()
     late = world.receiver.received[-1]

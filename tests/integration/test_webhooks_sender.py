@@ -9,7 +9,7 @@ import pytest
 from processes import free_port
 from webhook_world import Receiver
 
-from fairserve.platform.background.webhooks import endpoints, sender
+from fairserve.platform.background.webhooks import sender, url_checks
 from fairserve.platform.background.webhooks.delivery import guard_of
 
 
@@ -96,7 +96,7 @@ def test_the_certificate_must_match_the_name(world, tls, trusted, monkeypatch):
     def resolve(host, port):
         return ["127.0.0.1"]
 
-    monkeypatch.setattr(endpoints, "guard_of", lambda settings: guard_of(settings, resolve))
+    monkeypatch.setattr(url_checks, "guard_of", lambda settings: guard_of(settings, resolve))
     host = "other.example" if trusted == "under another name" else "hooks.example"
     try:
         world.register(url=f"https://{host}:{receiver.port}/hook")
@@ -141,7 +141,7 @@ def test_a_rebound_dns_name_is_rejected(world, monkeypatch):
         asked.append(host)
         return answers.pop(0)
 
-    monkeypatch.setattr(endpoints, "guard_of", lambda settings: guard_of(settings, resolve))
+    monkeypatch.setattr(url_checks, "guard_of", lambda settings: guard_of(settings, resolve))
     world.register(url=f"http://hooks.example:{world.receiver.port}/hook")
     world.write(runs=[world.run()])
     assert world.deliver(resolve=resolve) == 1

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT
+from fairserve.platform.fleet.chat_template import ChatTemplate
 from fairserve.platform.fleet.prompt import TemplateCounter
 from fairserve.platform.fleet.prompt_pieces import PieceEncoder
+from fairserve.platform.fleet.tokenizer_files import ModelTokenizer
 
 BEGIN, END = "<|begin|>", "<|end|>"
 TEMPLATE = (
@@ -105,8 +106,8 @@ MESSAGES = st.lists(
 
 def whole(counter, tokenizer, messages):
     """Return ids and system tokens as one encoding of the whole prompt has them."""
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+    text = tokenizer.template.render(messages, add_generation_prompt=True)
+    encoding = tokenizer.backend.encode(text, add_special_tokens=False)
     mark = counter._system_chars(text, messages, None, DEFAULT_PROMPT)
     if not mark:
         return encoding.ids, 0
@@ -139,8 +140,8 @@ def test_texts_have_the_ids_of_the_whole(name, texts, mark):
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(turns=MESSAGES, edited=st.integers(0, 7), other=CONTENTS)
 def test_conversations_have_the_tokens_of_the_whole(name, template, turns, edited, other):
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=TOKENIZERS[name], chat_template=template, unk_token="<unk>"
+    tokenizer = ModelTokenizer(
+        TOKENIZERS[name], ChatTemplate({"default": template}), takes_media=False
     )
     counter = TemplateCounter(tokenizer)
     messages = [{"role": role, "content": content} for role, content in turns]

@@ -6,6 +6,7 @@ that cheats has calls that are expected to be short and are long, at once or in 
 
 import random
 from dataclasses import replace
+from statistics import mean
 
 import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
@@ -20,6 +21,7 @@ STEP_S, TICK_S, PROMPT, EXPECTED = 0.02, 0.25, 20, 20
 SLOTS = 8
 """Calls that the worker runs at a time."""
 SLICE = PROMPT + EXPECTED
+CONTESTS = 6
 
 
 class Contest:
@@ -68,13 +70,17 @@ def ahead(contest, seconds=24.0):
 
 @pytest.mark.parametrize("lengths", [(400,), (1600,), (20, 800), (1, 800), (1, 20, 20, 400)])
 def test_whole_calls_run_ahead_no_further_than_streamed_ones(lengths, seed):
-    """Only the ``SLOTS`` calls that run may differ, by a typical call each."""
-    outputs = random.Random(seed).choices(lengths, k=5000)
-    gains = {
-        streamed: ahead(Contest(outputs.__getitem__, streamed=streamed))
-        for streamed in (True, False)
-    }
-    assert gains[False] <= gains[True] + SLOTS
+    """Only the ``SLOTS`` calls that run may differ, by a typical call each.
+
+    That is so in the mean: in one contest the lead depends on how many long calls meet.
+    """
+    rng = random.Random(seed)
+    gains = {True: [], False: []}
+    for _ in range(CONTESTS):
+        outputs = rng.choices(lengths, k=5000)
+        for streamed, found in gains.items():
+            found.append(ahead(Contest(outputs.__getitem__, streamed=streamed)))
+    assert mean(gains[False]) <= mean(gains[True]) + SLOTS
 
 
 def test_the_expectation_of_a_whole_call_follows_its_time():

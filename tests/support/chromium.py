@@ -34,15 +34,18 @@ class Browser:
         self._browser.close()
         self._playwright.stop()
 
-    def visit(self, url, *, dark=False, size=WIDE, scripts=True, other=None):
-        """Return a visit with a separate browser context that opens only this server, and ``other``."""
-        return Visit(self, self._browser, url, dark, size, scripts, other)
+    def visit(self, url, *, dark=False, size=WIDE, scripts=True, other=None, zone="UTC"):
+        """Return a visit with a separate browser context that opens only this server, and ``other``.
+
+        ``zone`` is the time zone of the reader.
+        """
+        return Visit(self, self._browser, url, dark, size, scripts, other, zone)
 
 
 class Visit:
     """A browser context with one page. Forbidden events are collected in ``problems``."""
 
-    def __init__(self, browser, chromium, url, dark, size, scripts, other):
+    def __init__(self, browser, chromium, url, dark, size, scripts, other, zone):
         self.url = url
         self._servers = {urlsplit(each).netloc for each in (url, other) if each}
         self.problems = []
@@ -52,6 +55,7 @@ class Visit:
             color_scheme="dark" if dark else "light",
             java_script_enabled=scripts,
             reduced_motion="reduce",
+            timezone_id=zone,
         )
         self.context.set_default_timeout(20_000)
         self.page = self.context.new_page()
@@ -89,6 +93,11 @@ class Visit:
         )
         assert answer.status == 303, answer.text()
         return self
+
+    def confirm(self, verb):
+        """Open the dialog of an action, and confirm it."""
+        self.page.get_by_role("button", name=verb, exact=True).click()
+        self.page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
 
     def text(self):
         """Return the text of the whole page."""

@@ -1,8 +1,12 @@
 """Clients of a live server and their pages in the console."""
 
+from contextlib import contextmanager
 from urllib.parse import quote
 
 from processes import eventually
+from virtual_cluster import make_call
+
+from fairserve.platform.control.call_state import CallState
 
 MODEL = "fairserve-tiny-random"
 ODD = "<img src=x onerror=alert(1)>/\"'&? #%é 用户"
@@ -29,6 +33,17 @@ def hold(server, key, user, run, *, words=1):
     eventually(lambda: server.holding() > before or future.done(), "no worker has the call")
     assert not future.done(), future.exception()
     return future
+
+
+@contextmanager
+def waits(server, app, user):
+    """Let the monitoring see a call of a user that waits for a worker."""
+    call = make_call("w", tenant=app["tenant_id"], app=app["id"], user=user)
+    activity, now_s = server.platform.monitoring.activity, server._clock()
+    waiting = CallState(call, "w", "", now_s, now_s)
+    server.client.portal.call(activity.call_accepted, waiting, now_s)
+    yield
+    server.client.portal.call(activity.call_dropped, waiting)
 
 
 def path_of(app, user):

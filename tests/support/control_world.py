@@ -58,7 +58,9 @@ class MemoryJournal:
 class World:
     """Control, its journal, a frozen clock, and shorthands. One call fills a worker's feed window."""
 
-    def __init__(self, system="fairserve", capacity=10**6, feed_window=0.00003, **options):
+    def __init__(
+        self, system="fairserve", capacity=10**6, feed_window=0.00003, order=None, **options
+    ):
         self.now_s = 100.0
         config = SYSTEMS[system]
         if config.feed_window is not None:
@@ -70,6 +72,7 @@ class World:
             ControlOptions(**options),
             clock=lambda: self.now_s,
             wall=self.wall,
+            order=None if order is None else lambda control: order(control, self),
         )
         self.control.start()
         self.messages = []

@@ -4,9 +4,14 @@ import asyncio
 import contextlib
 from urllib.parse import urlsplit
 
+from anyio.from_thread import start_blocking_portal
+
 
 class DatabaseProxy:
-    """Forwards connections on the present event loop; while it is ``away``, it breaks all of them."""
+    """Forwards connections on the present event loop.
+
+    While it is ``away``, it breaks all of them; while it hangs, it keeps them and forwards nothing.
+    """
 
     def __init__(self, database_url):
         parts = urlsplit(database_url)
@@ -14,6 +19,8 @@ class DatabaseProxy:
         self._parts = parts
         self._writers, self._tasks = set(), set()
         self.away = False
+        self._flows = asyncio.Event()
+        self._flows.set()
 
     async def start(self):
         """Listen; ``url`` is then that of the database through this proxy."""
@@ -27,10 +34,18 @@ class DatabaseProxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def hang(self):
+        """Forward nothing until :meth:`restore`."""
+        self._flows.clear()
+
     def restore(self):
         self.away = False
+        self._flows.set()
+        self._flows = asyncio.Event()
+        self._flows.set()
 
     async def close(self):
+        self._flows.set()
         self.cut()
         self._server.close()
         await asyncio.gather(*self._tasks)
@@ -47,7 +62,7 @@ class DatabaseProxy:
                 return
             self._writers.add(above)
             try:
-                await asyncio.gather(_copy(reader, above), _copy(above_reader, writer))
+                await asyncio.gather(self._copy(reader, above), self._copy(above_reader, writer))
             finally:
                 self._writers.discard(above)
                 above.transport.abort()
@@ -56,10 +71,39 @@ class DatabaseProxy:
             self._tasks.discard(asyncio.current_task())
             writer.transport.abort()
 
+    async def _copy(self, reader, writer):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
 
-async def _copy(reader, writer):
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.transport.abort()
+
+@contextlib.contextmanager
+def proxied(database_url):
+    """Yield a proxy on an event loop of its own, with functions for tests of other threads."""
+    with start_blocking_portal() as portal:
+        proxy = DatabaseProxy(database_url)
+        portal.call(proxy.start)
+        try:
+            yield ProxyControl(proxy, portal)
+        finally:
+            portal.call(proxy.close)
+
+
+class ProxyControl:
+    """The functions of a proxy that runs in another thread."""
+
+    def __init__(self, proxy, portal):
+        self.url = proxy.url
+        self._proxy, self._portal = proxy, portal
+
+    def cut(self):
+        self._portal.call(self._proxy.cut)
+
+    def hang(self):
+        self._portal.call(self._proxy.hang)
+
+    def restore(self):
+        self._portal.call(self._proxy.restore)

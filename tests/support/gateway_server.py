@@ -137,6 +137,8 @@ class ChildServer(GatewayServer):
 
     wrapper = ()
     """Prefix: a command that runs the server's command."""
+    pass_fds = ()
+    """Descriptors that the process inherits."""
 
     def __init__(self, data_dir, *flags, env=None, **more):
         self.log_path = data_dir.with_suffix(".log")
@@ -174,6 +176,7 @@ class ChildServer(GatewayServer):
                 stdout=log,
                 stderr=self.errors_to(log),
                 start_new_session=True,
+                pass_fds=self.pass_fds,
             )
         self._connect(self._own_port)
 

@@ -28,7 +28,7 @@ def _array(items, **more):
     return {"type": "array", "items": items, **more}
 
 
-# The fields that the chart may set of resources that Kubernetes does not define itself.
+# The fields that the manifests may set of resources that Kubernetes does not define itself.
 _POOL = _object(
     "selector targetPorts endpointPickerRef",
     selector=_object("matchLabels", matchLabels={**_LABELS, "minProperties": 1}),
@@ -74,11 +74,37 @@ _MONITOR = _object(
         minItems=1,
     ),
 )
+_SCALED = _object(
+    "scaleTargetRef triggers",
+    scaleTargetRef=_object("name", apiVersion=_TEXT, kind=_TEXT, name=_TEXT),
+    minReplicaCount={"type": "integer", "minimum": 0},
+    maxReplicaCount={"type": "integer", "minimum": 1},
+    advanced=_object(
+        "horizontalPodAutoscalerConfig",
+        horizontalPodAutoscalerConfig=_object("behavior", behavior={"type": "object"}),
+    ),
+    triggers=_array(
+        _object(
+            "type metadata",
+            type={"const": "prometheus"},
+            metricType={"enum": ["AverageValue", "Value"]},
+            metadata=_object(
+                "serverAddress query threshold",
+                serverAddress={"type": "string", "pattern": "^https?://"},
+                query=_TEXT,
+                threshold={"type": "string", "pattern": "^[0-9]+([.][0-9]+)?$"},
+                ignoreNullValues={"enum": ["true", "false"]},
+            ),
+        ),
+        minItems=1,
+    ),
+)
 _METADATA = _object("name", name=_TEXT, labels=_LABELS)
 OTHER_SCHEMAS = {
     ("inference.networking.k8s.io/v1", "InferencePool"): _POOL,
     ("gateway.networking.k8s.io/v1", "HTTPRoute"): _ROUTE,
     ("monitoring.coreos.com/v1", "ServiceMonitor"): _MONITOR,
+    ("keda.sh/v1alpha1", "ScaledObject"): _SCALED,
 }
 
 

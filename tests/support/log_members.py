@@ -1,14 +1,12 @@
 """Processes that share the order of a cell, all on one event loop, and a Redis that can be killed."""
 
 import asyncio
-import shutil
-import subprocess
 from collections import Counter
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from functools import cached_property
 from itertools import count
 
 import redis
-from processes import eventually, free_port
 from until import until
 
 from fairserve.interactions.call import Call, TokenUsage
@@ -16,7 +14,8 @@ from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.cell_events import CallAnswer, JournalRow
 from fairserve.platform.control.log import order as log_order
 from fairserve.platform.control.log import speaker as log_speaker
-from fairserve.platform.control.log.order import LogClock, LogOrder
+from fairserve.platform.control.log.clock import LogClock
+from fairserve.platform.control.log.order import LogOrder
 from fairserve.platform.control.log.redis_log import RedisLog, cancel
 from fairserve.platform.control.log.speaker import Speaker
 from fairserve.platform.control.messages import Grant, Progress, Release, Submit
@@ -36,59 +35,10 @@ def short_times(monkeypatch):
     monkeypatch.setattr(log_order, "LAST_RETRY_S", 0.1)
 
 
-class RedisProcess:
-    """A Redis of its own, which a test kills, and starts with the same data or without."""
-
-    def __init__(self, folder, *, append_only=False):
-        self.folder, self.append_only = folder, append_only
-        self.port, self._process = free_port(), None
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        folder.mkdir()
-
-    def start(self):
-        flags = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
-        flags += ["--appendonly", "yes" if self.append_only else "no", "--dir", str(self.folder)]
-        self._process = subprocess.Popen(["redis-server", *flags], stdout=subprocess.DEVNULL)
-        with redis.Redis(port=self.port) as client:
-            eventually(lambda: _ready(client), "Redis does not start")
-
-    def kill(self):
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    @property
-    def _file(self):
-        [path] = self.folder.glob("appendonlydir/*.incr.aof")
-        return path
-
-    def written_bytes(self):
-        """Return the size of the append-only file."""
-        return self._file.stat().st_size
-
-    def truncate(self, size_bytes):
-        """Drop the end of the append-only file."""
-        with self._file.open("r+b") as file:
-            file.truncate(size_bytes)
-
-    def empty(self):
-        """Drop all data."""
-        shutil.rmtree(self.folder)
-        self.folder.mkdir()
-
-
-def _ready(client):
-    try:
-        return bool(client.ping())
-    except (redis.ConnectionError, redis.exceptions.BusyLoadingError):
-        return False
-
-
 class Member:
     """One process: a cell, its order, and what it executed."""
 
-    def __init__(self, url, name, *, speaks, agreement, stored):
+    def __init__(self, url, name, *, speaks, agreement, version, stored):
         self.name, self.cell = name, Cell(SYSTEMS["fairserve"], seed=1)
         self.outputs, self.replaced, self.failures, self.ticks = [], [], [], []
         keys = BlockHasher(1, 16)
@@ -103,6 +53,7 @@ class Member:
             on_replaced=self.replaced.append,
             on_tick=lambda entry, tick: self.ticks.append((entry, tick)),
             on_failure=self.failures.append,
+            version=version,
         )
         self.full = ""
         self.speaker, self.spoke, self._speaking = None, [], None
@@ -180,13 +131,19 @@ class Members:
     def __init__(self, url):
         self.url, self.all, self._numbers = url, [], count(1)
 
-    async def add(self, *, speaks=False, start=True, agreement=None, stored=None):
+    @cached_property
+    def redis(self):
+        """A client of the server, for faults."""
+        return redis.Redis.from_url(self.url)
+
+    async def add(self, *, speaks=False, start=True, agreement=None, version=1, stored=None):
         """Return a new process; by default it takes all rows as stored."""
         member = Member(
             self.url,
             f"m{next(self._numbers)}",
             speaks=speaks,
-            agreement={"version": "1"} if agreement is None else agreement,
+            agreement={} if agreement is None else agreement,
+            version=version,
             stored=stored or (lambda member: member.last),
         )
         self.all.append(member)
@@ -205,23 +162,59 @@ class Members:
         await self.settled()
         return made
 
-    async def settled(self):
-        """Wait until all processes have read all that was put."""
-        mark = ev.TenantChanged("no tenant")
-        await asyncio.gather(*(each.order.applied(mark) for each in self.all))
-        last = max(each.last for each in self.all)
-        await until(lambda: all(each.last >= last and each.order.attached for each in self.all))
+    async def settled(self, members=None):
+        """Wait until all processes, or those, have read all that was put."""
+        members, mark = members or self.all, ev.TenantChanged("no tenant")
+        await asyncio.gather(*(each.order.applied(mark) for each in members))
+        last = max(each.last for each in members)
+        await until(lambda: all(each.last >= last and each.order.attached for each in members))
 
-    async def equal(self):
-        """Wait until all processes have read the same entries; assert that their states are equal."""
-        await self.settled()
-        await until(lambda: len({(each.order.epoch, each.last) for each in self.all}) == 1)
-        states = [each.order.shared_cell.snapshot() for each in self.all]
+    async def equal(self, members=None):
+        """Wait until all processes, or those, have read the same; assert that their states are equal."""
+        members = members or self.all
+        await self.settled(members)
+        await until(lambda: len({(each.order.epoch, each.last) for each in members}) == 1)
+        states = [each.order.shared_cell.snapshot() for each in members]
         for state in states[1:]:
             assert state == states[0]
-        assert not any(each.failures for each in self.all)
+        assert not any(each.failures for each in members)
 
     async def close(self):
         for member in self.all:
             with suppress(ConnectionError):
                 await member.close()
+        if "redis" in vars(self):
+            self.redis.close()
+
+
+async def traffic(members, calls, concurrency=8, first=0):
+    """Carry calls at all processes, numbered from ``first``; return their record ids."""
+    numbers = range(first, first + calls)
+    names = [f"{member.name}-{number}" for number in numbers for member in members]
+    places = asyncio.Semaphore(concurrency)
+
+    async def carry(member, name):
+        async with places:
+            await member.call(name)
+
+    async with asyncio.TaskGroup() as group:
+        for number, name in enumerate(names):
+            group.create_task(carry(members[number % len(members)], name))
+    return names
+
+
+@asynccontextmanager
+async def suspended(member):
+    """Keep a process from reading in the block."""
+    read, entered, ended = member.log.read, asyncio.Event(), asyncio.Event()
+
+    async def waits(*arguments):
+        entered.set()
+        await ended.wait()
+        return await read(*arguments)
+
+    member.log.read = waits
+    await entered.wait()
+    yield
+    member.log.read = read
+    ended.set()

@@ -72,9 +72,9 @@ class RecordingPrograms:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
-    def cancel_of(self, reason, *, app_id="", tenant_id="") -> None:
-        self.real.cancel_of(reason, app_id=app_id, tenant_id=tenant_id)
-        self.cancelled.append((reason, app_id or tenant_id))
+    def cancel_of(self, reason, *, app_id="", tenant_id="", user="") -> None:
+        self.real.cancel_of(reason, app_id=app_id, tenant_id=tenant_id, user=user)
+        self.cancelled.append((reason, user or app_id or tenant_id))
 
 
 class RecordingJobs:

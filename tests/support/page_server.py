@@ -18,10 +18,18 @@ from whole_server import WholeServer
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.console import live_charts
-from fairserve.platform.console.pages import client, clients, cluster, interactions, refusals, run
+from fairserve.platform.console.pages import (
+    alarms,
+    client,
+    clients,
+    cluster,
+    interactions,
+    refusals,
+    run,
+)
 from fairserve.platform.monitoring.activity import BUCKET_S
 
-LOOKING = (client, clients, cluster, interactions, live_charts, refusals, run)
+LOOKING = (alarms, client, clients, cluster, interactions, live_charts, refusals, run)
 """Modules whose ``POLL_INTERVAL_S`` is the interval of a live page."""
 POLL_INTERVAL_S = 0.1
 

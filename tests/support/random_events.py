@@ -205,6 +205,7 @@ class RandomEvents:
                 ev.TenantChanged(rng.choice("tu"), rng.choice([1.0, 3.0]), None),
                 ev.TenantChanged("t", 1.0, rng.choice([None, "tenant > app > user"])),
                 ev.UserChanged("t", user, rng.choice([1.0, 2.0]), rng.choice([None, 5])),
+                ev.UserStopped("t", user, rng.random() < 0.3),
                 ev.ContractChanged("tenant", "t", quota=rng.choice([quota, Quota()])),
                 ev.ContractChanged("app_user", "t", "a", quota=quota),
                 ev.BudgetSpent(("t", "a", user), 100, 1_000_000.0 + self.now_s),

@@ -49,7 +49,9 @@ class ScriptedWorker:
         tokenizes=False,
         context_tokens=4096,
         late_heads=False,
+        port=0,
     ):
+        self._port = port
         self.kv_blocks = kv_blocks
         self.late_heads = late_heads
         self.waiting = 0
@@ -93,7 +95,7 @@ class ScriptedWorker:
             app.router.add_post("/tokenize", self._tokenize)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", self._port).start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         self._started.set()
         await self._stop.wait()

@@ -2,54 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from contextlib import ExitStack
+from types import MappingProxyType
 
 import psycopg
-import redis
 from gateway_server import ChildServer
-from processes import eventually, free_port
+from processes import eventually
 
 SECRET = "x" * 32
-
-
-class RedisProcess:
-    """A Redis of its own, which tests kill and start again; it keeps nothing unless it is to."""
-
-    def __init__(self, folder, *, keeps=False):
-        self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._folder, self._keeps = folder, keeps
-        folder.mkdir(exist_ok=True)
-        self.start()
-
-    def start(self):
-        kept = ["--appendonly", "yes" if self._keeps else "no", "--appendfsync", "always"]
-        where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
-        self.process = subprocess.Popen(
-            ["redis-server", *where, "--save", "", *kept], stdout=subprocess.DEVNULL
-        )
-        eventually(self._answers, "Redis does not start")
-
-    def _answers(self):
-        try:
-            with redis.Redis(port=self.port) as client:
-                return client.ping()
-        except redis.ConnectionError:
-            return False
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def empty(self):
-        """Remove what it keeps; it does not run."""
-        shutil.rmtree(self._folder / "appendonlydir", ignore_errors=True)
-
-    def close(self):
-        self.process.terminate()
-        self.process.wait()
 
 
 class SharedServers:
@@ -59,7 +19,7 @@ class SharedServers:
         self._stack = ExitStack()
         self._folder, self.database_url = folder, database_url
         self._settings = {"worker_urls": worker_url, **settings}
-        self._env = {
+        self.env = {
             "DATABASE_URL": database_url,
             "REDIS_URL": redis_url,
             "FAIRSERVE_SECRET_KEY": SECRET,
@@ -70,27 +30,39 @@ class SharedServers:
     def __getitem__(self, name):
         return self.servers[name]
 
-    def start(self, **roles):
-        """Start servers, each with a role, at a time."""
-        started = []
+    def start(self, *environment, **named):
+        """Launch servers, and wait until all are ready."""
+        started = self.launch(*environment, **named).values()
+        for server in started:
+            eventually(server._ready, lambda: "\n".join(each.log() for each in started))
+
+    def launch(self, env=None, /, *, port=None, redis_urls=MappingProxyType({}), **roles):
+        """Launch servers, each with a role; all at ``port``, or each at its own. Return them by name.
+
+        ``env`` has variables of their own; some have another address of Redis, by name.
+        """
+        launched = {}
         for name, role in roles.items():
             server = ChildServer(
                 self._folder / name,
-                env=self._env,
+                env={
+                    **self.env,
+                    "REDIS_URL": redis_urls.get(name, self.env["REDIS_URL"]),
+                    **(env or {}),
+                },
                 empty=True,
                 start=False,
                 role=role,
                 **self._settings,
             )
+            server._own_port = port or server._own_port
             server.data_dir.mkdir(exist_ok=True)
             server.app_key = "made by new_app"
             server.log_path.unlink(missing_ok=True)  # of an earlier process of this name
             server.launch()
             self._stack.callback(server.close)
-            self.servers[name] = server
-            started.append(server)
-        for server in started:
-            eventually(server._ready, lambda: "\n".join(each.log() for each in started))
+            self.servers[name] = launched[name] = server
+        return launched
 
     def rows(self, app):
         """Return outcome and id of the ledger's rows of an app."""

@@ -2,6 +2,9 @@
 
 import asyncio
 import types
+from contextlib import suppress
+
+from fairserve.platform.base.errors import UnavailableError
 
 DEADLINE_S = 90
 
@@ -12,6 +15,16 @@ async def until(probe):
         while not (found := probe()):  # noqa: ASYNC110  it sends no event
             await asyncio.sleep(0.001)
     return found
+
+
+async def until_accepted(probe):
+    """Await ``probe()`` until it is true and not rejected as unavailable; return its result."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with suppress(UnavailableError):
+                if found := await probe():
+                    return found
+            await asyncio.sleep(0.001)
 
 
 @types.coroutine

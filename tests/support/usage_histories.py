@@ -43,6 +43,7 @@ def _call(rng, call_id, start, hours, tenants):
         cached_tokens=tokens[2],
         extend_tokens=tokens[3],
         output_tokens=tokens[4],
+        reasoning_tokens=tokens[4] // 3,
         service=float(tokens[0] + tokens[1] + 2 * tokens[4]),
         queue_delay_s=rng.random() if ran else None,
         ttft_s=rng.random() * 3 if outcome == "completed" else None,

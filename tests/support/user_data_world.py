@@ -8,8 +8,11 @@ from call_records import call_record
 from sqlalchemy import JSON, LargeBinary, String, func, select
 
 from fairserve.interactions.programs.program import ProgramLimits
+from fairserve.platform.background.alarms.alarm import AlarmFinding, AlarmKey
+from fairserve.platform.background.alarms.open_alarms import OpenAlarms
+from fairserve.platform.background.alarms.store import save as save_alarms
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, Rows
-from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction
 from fairserve.platform.db.models import metadata
@@ -38,6 +41,7 @@ KINDS = [
     "responses",
     "conversations",
     "webhook_events",
+    "alarms",
     "exports",
     "audit",
 ]
@@ -190,6 +194,14 @@ class World:
             }
             programs.apply(session, [ProgramChange(key, 0, steps)])
             plant_responses(session, key, user, datetime.fromtimestamp(self.began_at, UTC))
+            over_share = AlarmFinding(
+                AlarmKey("over_share", tenant["id"], app["id"], user),
+                "warn",
+                {"received": 0.9, "entitled": 0.1, "queued": 1, "models": ["m"]},
+            )
+            alarms = OpenAlarms(lambda: new_id("al"))
+            alarms.update([over_share], self.began_at)
+            save_alarms(session, alarms)
         records = self.records(tenant, app, user)
         self.write(*records, [self.opened(tenant, app, user)])
         assert roll_up(self.sessions)

@@ -14,16 +14,23 @@ from types import SimpleNamespace
 
 import pytest
 from call_records import call_record
+from virtual_cluster import make_call
 
 from fairserve.interactions.call import Call
+from fairserve.platform.background.alarms import open_alarms
+from fairserve.platform.background.alarms.alarm import AlarmFinding, AlarmKey
 from fairserve.platform.background.webhooks.budgets import BudgetWatch
 from fairserve.platform.base.errors import RateLimitedError, UnavailableError
 from fairserve.platform.base.subscribers import Subscribers
+from fairserve.platform.console.known_names import KnownNames
 from fairserve.platform.console.state import Streams
+from fairserve.platform.console.trusted_sessions import TrustedSessions
+from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.forecast import OutputForecast
 from fairserve.platform.control.free_rows import FreeRows
 from fairserve.platform.control.retries import RecentAttempts
 from fairserve.platform.control.runs import LiveRuns
+from fairserve.platform.monitoring import app_calls
 from fairserve.platform.monitoring.tracing.call_tracer import CallTracer
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
 from fairserve.platform.serving.batches.execution import BatchExecutionOptions
@@ -161,7 +168,46 @@ def accounts_of_budgets(monkeypatch):
     return take
 
 
+def counted_apps(monkeypatch):
+    monkeypatch.setattr(app_calls, "MAX_APPS", 100)
+    return counted(lambda tenant, number: (f"{tenant} {number}", "ann"))
+
+
+def counted_users(monkeypatch):
+    monkeypatch.setattr(app_calls, "MAX_USERS", 100)
+    return counted(lambda tenant, number: (tenant, f"u{number}"))
+
+
+def counted(named):
+    """Return a function that counts a call of an app and a user, which ``named`` returns."""
+    calls, numbers = app_calls.AppCalls(), iter(range(MOST))
+
+    def take(tenant):
+        app, user = named(tenant, next(numbers))
+        live = CallState(make_call("c", tenant=tenant, app=app, user=user), "r", "", 0.0, 0.0)
+        found = calls._count(live, 0.0, rejected=True)
+        return found is not None and user in found.users
+
+    return take
+
+
+def alarms_of_tenants(monkeypatch):
+    monkeypatch.setattr(open_alarms, "MAX_OPEN", 2 * open_alarms.MAX_OF_TENANT)
+    alarms, numbers = open_alarms.OpenAlarms(lambda: "al"), iter(range(MOST))
+
+    def take(tenant):
+        before = len(alarms)
+        key = AlarmKey("calls_failing", tenant, str(next(numbers)))
+        alarms.update([AlarmFinding(key, "bad")], 0.0)
+        return len(alarms) > before
+
+    return take
+
+
 REJECTING = {
+    "alarms": alarms_of_tenants,
+    "apps of alarms": counted_apps,
+    "users of alarms": counted_users,
     "bodies": bodies,
     "lines of batches": lines_of_batches,
     "batches": lambda: taking(batches(max_live=100)._places.take),
@@ -316,6 +362,9 @@ EVICTING = {
     "ended runs": EndedRuns,
     "keys": Keys,
     "speeds of clients": Speeds,
+    "checked sessions": lambda: Table(TrustedSessions()._checked),
+    "ended sessions": lambda: Table(TrustedSessions()._ended),
+    "known names": lambda: Table(KnownNames()._names),
     "budgets": lambda: Table(BudgetWatch("EUR")._known),
     "spans": lambda: Table(CallTracer(None)._runs),
     "contexts": lambda: Table(CallTracer(None)._contexts),
@@ -397,15 +446,20 @@ NOT_SHARED = {
     "interactions/lazy_heap.py": "the part itself",
     "interactions/programs/output.py": "one program",
     "interactions/rotation.py": "the part itself",
+    "platform/background/alarms/rules.py": "figures of apps that are learned again; none is rejected",
     "platform/background/webhooks/delivery.py": "makes the slots, which are listed",
     "platform/base/client_address.py": "a cache of what is computed at once",
+    "platform/monitoring/tenant_calls.py": "a cache of what is computed at once",
     "scheduling/fairness/level_weights.py": "a cache of what is computed at once",
     "platform/base/turns.py": "the part itself",
+    "platform/control/log/live_processes.py": "the processes with live calls, which other tables bound",
+    "platform/control/log/order.py": "events of one server's calls; it rejects if Redis takes too few",
     "platform/control/log/shared_cell.py": "check sums of ticks, which no tenant makes",
     "platform/console/sign_in_limit.py": "addresses that sign in, which are no tenants",
     "platform/tenancy/system/parameters.py": "a cache of what is computed at once, for admins only",
     "platform/control/deadlines.py": "one entry of each queued or running call",
     "platform/control/journal/retention.py": "files of the journal, for the operator",
+    "platform/db/watch.py": "one probe of the database at a time",
     "platform/fleet/direct_address.py": "a cache of what is computed at once",
     "platform/fleet/model_pools.py": "models of the fleet, which the operator names",
     "platform/fleet/prompt.py": "uses TurnThreads, which are listed",

@@ -83,6 +83,8 @@ class ContractUse(NamedTuple):
     requests: LimitUse | None = None
     tokens: LimitUse | None = None
     budget: BudgetUse | None = None
+    parallel: LimitUse | None = None
+    """Calls in progress; ``reset_s`` is 0, since their ends are unpredictable."""
 
 
 @dataclass(slots=True)
@@ -338,9 +340,10 @@ class Contracts:
         return own >= max(1, (MAX_ACCOUNTS - len(self._accounts) + own) // 2)
 
     def use(self, quotas: Sequence[tuple[Holder, Quota]], now_s: float, at: float) -> ContractUse:
-        """Return the remaining limits for response headers."""
+        """Return the remaining limits; changes nothing."""
         requests: list[LimitUse] = []
         tokens: list[LimitUse] = []
+        parallel: list[LimitUse] = []
         budgets: list[BudgetUse] = []
         for holder, quota in quotas:
             scope = _SCOPES[holder[0]]
@@ -350,9 +353,11 @@ class Contracts:
                 (quota.tpm_limit, meter.tokens, tokens),
             ):
                 if limit is not None:
-                    window.drop_old(now_s)
-                    reset_s = window.free_after_s(0, now_s)
-                    found.append(LimitUse(limit, min(limit, window.total), reset_s, scope))
+                    total = window.total_at(now_s)
+                    reset_s = window.free_after_s(0, now_s) if total else 0.0
+                    found.append(LimitUse(limit, min(limit, total), reset_s, scope))
+            if (limit := quota.max_parallel_requests) is not None:
+                parallel.append(LimitUse(limit, min(limit, meter.parallel), 0.0, scope))
             if quota.period is not None:
                 begin, end = quota.period.bounds(self._calendar(at))
                 account = self._accounts.get(holder)
@@ -372,6 +377,7 @@ class Contracts:
                 key=lambda use: (not use.soft, use.limit - use.spent - use.held),
                 default=None,
             ),
+            min(parallel, key=_left, default=None),
         )
 
     def forget_idle(self, now_s: float) -> None:

@@ -33,6 +33,18 @@ class RateWindow:
                 return
             self.total -= buckets.pop(second)
 
+    def total_at(self, now_s: float) -> int:
+        """Return the total without the seconds that have left the window, which stay here.
+
+        For readers, whose clock may be ahead of that of the events.
+        """
+        horizon, total = int(now_s) - self._window_s, self.total
+        for second, amount in self._buckets.items():
+            if second >= horizon:
+                break
+            total -= amount
+        return total
+
     def add(self, amount: int, now_s: float) -> None:
         """Add an amount at ``now_s``."""
         second = int(now_s)

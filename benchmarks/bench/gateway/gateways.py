@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from fairserve.benchmarks.bench.gateway.calls import MODEL
@@ -133,15 +134,26 @@ class _Started:
 class FairServe(_Started):
     """``fairserve serve`` with a database and a data folder of its own."""
 
-    name = EMBEDDED
-
     def __init__(
-        self, folder: Path, worker_url: str, cores: Collection[int], **more_flags: str
+        self,
+        folder: Path,
+        worker_url: str,
+        cores: Collection[int],
+        *,
+        name: str = EMBEDDED,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        admin_key: str = "",
+        **more_flags: str,
     ) -> None:
-        """Start it, and wait until it serves the worker. Raises StartError."""
-        self._admin_key = "sk-fs-a-" + secrets.token_urlsafe(32)
+        """Start it, and wait until it serves the worker. Raises StartError.
+
+        ``settings`` are more variables of its environment. ``admin_key`` is that of servers which share
+        a database.
+        """
+        self.name = name
+        self._admin_key = admin_key or new_admin_key()
         port = free_port()
-        self.data = folder / f"{EMBEDDED}-data"
+        self.data = folder / f"{name}-data"
         """Its data folder."""
         flags = {
             "port": str(port),
@@ -155,11 +167,12 @@ class FairServe(_Started):
             **{name: value for name, value in os.environ.items() if "FAIRSERVE" not in name},
             "FAIRSERVE_ADMIN_KEY": self._admin_key,
             "HF_HUB_OFFLINE": "1",
+            **settings,
         }
         arguments = [part for name, value in flags.items() for part in (f"--{name}", value)]
         super().__init__(
             [*_CLI, "serve", *arguments],
-            folder / f"{EMBEDDED}.log",
+            folder / f"{name}.log",
             url=f"http://127.0.0.1:{port}",
             ready="/health/readiness",
             cores=cores,
@@ -168,7 +181,7 @@ class FairServe(_Started):
 
     def _set_up(self) -> None:
         """Create a tenant and its app, whose key the clients use."""
-        self.key = self.new_key("bench")
+        self.key = self.new_key(self.name)
 
     def new_key(self, name: str) -> str:
         """Create a tenant and its app; return the app's key. Raises StartError."""
@@ -219,6 +232,11 @@ class LiteLlm(_Started):
         self.stop()
         self._begin()
         return True
+
+
+def new_admin_key() -> str:
+    """Return an administrator's key."""
+    return "sk-fs-a-" + secrets.token_urlsafe(32)
 
 
 def litellm_config(worker_url: str) -> dict[str, Any]:

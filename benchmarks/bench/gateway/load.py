@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import cycle
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -43,6 +44,7 @@ class GatewayLoad:
     """The calls of one phase."""
 
     url: str
+    """Base URLs, apart by spaces: connections go to each in turn."""
     key: str
     kind: Kind
     tokens: int
@@ -171,13 +173,14 @@ class LoadClients:
 
     def __init__(self, load: GatewayLoad) -> None:
         """Send nothing yet."""
-        url = urlsplit(load.url)
-        self._host, self._port = url.hostname or "", url.port or 80
+        urls = [urlsplit(url) for url in load.url.split()]
+        addresses = [(url.hostname or "", url.port or 80) for url in urls]
+        self._addresses = cycle(addresses)
         self._load = load
         self._shape = CallShape(load.kind, load.tokens)
         self._bodies = Bodies(self._shape, first=load.seed * 1_000_000, hold_s=load.hold_s)
         self._head = (
-            f"POST {PATH} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\naccept: */*\r\n"
+            f"POST {PATH} HTTP/1.1\r\nhost: {addresses[0][0]}\r\naccept: */*\r\n"
             f"authorization: Bearer {load.key}\r\ncontent-type: application/json\r\ncontent-length: "
         ).encode()
         self._idle: list[LoadConnection] = []
@@ -259,7 +262,7 @@ class LoadClients:
             if connection.usable:
                 return connection
         loop = asyncio.get_running_loop()
-        _, made = await loop.create_connection(LoadConnection, self._host, self._port)
+        _, made = await loop.create_connection(LoadConnection, *next(self._addresses))
         return made
 
 

@@ -126,7 +126,7 @@ def measure(
     with ExitStack() as stack:
         stack.enter_context(interrupted_by_sigterm())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairserve-bench-")))
-        bench = stack.enter_context(_bench(plan, folder, other_cores))
+        bench = stack.enter_context(running_bench(plan, folder, other_cores))
         say("starting FairServe")
         gateways: list[Gateway] = [FairServe(folder, bench.worker_url, gateway_cores)]
         stack.callback(gateways[-1].stop)
@@ -285,7 +285,8 @@ def beyond_idle(used_s: float, idle_s: float, wall_s: float) -> float:
 
 
 @contextmanager
-def _bench(plan: Plan, folder: Path, cores: Sequence[int]) -> Iterator[Bench]:
+def running_bench(plan: Plan, folder: Path, cores: Sequence[int]) -> Iterator[Bench]:
+    """Start worker and clients; stop them at the end. Raises StartError."""
     with ExitStack() as stack:
 
         def start(name: str, *arguments: str) -> BenchProcess:

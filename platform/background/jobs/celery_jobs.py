@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from celery import Celery, platforms
 from celery.beat import ScheduleEntry, Scheduler, Service
@@ -26,6 +27,7 @@ from fairserve.platform.background.jobs.job import Job, JobContext
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.background.jobs.passes import JobFailedError, run_pass
 from fairserve.platform.background.settings import JobSettings
+from fairserve.platform.base.redis_client import RedisServer
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 
@@ -45,12 +47,13 @@ RESULTS_S = 3600
 
 
 def celery_app(settings: JobSettings, jobs: Mapping[str, Job] = JOBS) -> Celery:
-    """Return the Celery app of a deployment. Raises ValueError without a Redis."""
+    """Return the Celery app of a deployment. Raises ValueError without a valid ``redis_url``."""
     url = settings.background.redis_url
     if not url:
         raise ValueError("Celery needs a Redis: set FAIRSERVE_REDIS_URL")
-    app = Celery("fairserve", broker=url, backend=url)
+    app = Celery("fairserve")
     app.conf.update(
+        **_of_redis(RedisServer.of(url), url),
         task_default_queue=QUEUE,
         task_acks_late=True,
         task_reject_on_worker_lost=True,
@@ -59,7 +62,6 @@ def celery_app(settings: JobSettings, jobs: Mapping[str, Job] = JOBS) -> Celery:
         accept_content=["json"],
         result_expires=RESULTS_S,
         broker_connection_retry_on_startup=True,
-        broker_transport_options={"visibility_timeout": UNSEEN_S},
         worker_hijack_root_logger=False,
         worker_send_task_events=False,
         beat_scheduler=BoundedScheduler,
@@ -80,6 +82,32 @@ def celery_app(settings: JobSettings, jobs: Mapping[str, Job] = JOBS) -> Celery:
     for job in jobs.values():
         app.task(_task(job, process), name=TASK + job.name)
     return app
+
+
+def _of_redis(server: RedisServer, url: str) -> dict[str, Any]:
+    """Return Celery's settings of a Redis, which has other names for TLS and sentinels."""
+    found: dict[str, Any] = {}
+    transport: dict[str, Any] = {"visibility_timeout": UNSEEN_S}
+    if server.sentinels:
+        user = ":".join(
+            quote(server.options.get(name, ""), "") for name in ("username", "password")
+        )
+        database = server.options.get("db", 0)
+        url = ";".join(
+            f"sentinel://{user}@{f'[{host}]' if ':' in host else host}:{port}/{database}"
+            for host, port in server.sentinels
+        )
+        watched = {"master_name": server.service, "sentinel_kwargs": server.sentinel_options}
+        transport |= watched
+        found["result_backend_transport_options"] = watched
+    if server.tls:
+        tls = {"ssl_cert_reqs": "required"} | server.tls_options
+        found |= {"broker_use_ssl": tls, "redis_backend_use_ssl": tls}
+    return found | {
+        "broker_url": url,
+        "result_backend": url,
+        "broker_transport_options": transport,
+    }
 
 
 class _Process:

@@ -1,4 +1,4 @@
-"""Detect reached budget limits when the ledger writes the calls that reach them.
+"""Detect reached budget limits, and shares of them, when the ledger writes the calls that reach them.
 
 Control has the spending of a budget in memory and reports it only in the response to the next call, and
 a soft budget that warns is not recorded. Therefore the subject's spending in its period is read from the
@@ -15,6 +15,7 @@ Weakness: with several servers the event is up to a minute late and needs anothe
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from fairserve.interactions.tracking.shared_table import SharedTable
+from fairserve.platform.background.webhooks.event_types import EventType
 from fairserve.platform.background.webhooks.events import Event, event_id, time_text
 from fairserve.platform.base.money import NANO
 from fairserve.platform.control.messages import CallRecord
@@ -43,7 +45,13 @@ MAX_HOLDERS = 10_000
 """Maximum number of subjects in memory; the least recently used is dropped and summed again later."""
 _IDS = 500
 
+SHARES = (0.5, 0.8)
+"""Shares of a hard limit whose spending has an event."""
+BUDGET_EVENTS = frozenset({"budget.reached", "budget.share"})
+
 End = Literal["soft", "hard"]
+Mark = End | float
+"""A limit, or a share of the hard one: it has an event when it is reached."""
 _REFUSED: Mapping[str, End] = {"contract_budget": "hard", "contract_soft_budget": "soft"}
 _SCOPE_OF = {"tenant": "tenant", "app": "app", "app_user": "user", "user": "user"}
 """Names of the subjects in rejections."""
@@ -62,10 +70,12 @@ class _Budget(NamedTuple):
 class _Met:
     """A batch's calls that count against one budget."""
 
-    limits: dict[End, int]
+    marks: dict[Mark, int]
+    """Spending at which each mark is reached."""
+    hard: int | None
     last: CallRecord
     cost: int = 0
-    refused: set[End] = field(default_factory=set)
+    refused: set[Mark] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -86,30 +96,37 @@ class BudgetWatch:
         self._known: SharedTable[_Budget, _Known] = SharedTable(MAX_HOLDERS)
 
     def reached(
-        self, session: Session, calls: Sequence[CallRecord], anonymous: Collection[str], now: float
+        self,
+        session: Session,
+        calls: Sequence[CallRecord],
+        anonymous: Collection[str],
+        wanted: Mapping[str, Collection[str]],
+        now: float,
     ) -> list[Event]:
-        """Return the limits reached by these calls, which this transaction writes, that have no event
-        yet. ``anonymous`` has the ids of calls of erased users, which are not attributed to a user.
+        """Return the marks reached by these calls, which this transaction writes, that have no event
+        yet. ``anonymous`` has the ids of calls of erased users, which are not attributed to a user;
+        ``wanted`` the types of events by tenant.
         """
-        found = _met(session, calls, anonymous, now)
+        found = _met(session, calls, anonymous, wanted, now)
         ids = {
-            (budget, end): _event_id(budget, end, limit)
+            (budget, mark): _event_id(budget, mark, limit)
             for budget, met in found.items()
-            for end, limit in met.limits.items()
+            for mark, limit in met.marks.items()
         }
         existing = _existing(session, list(ids.values()))
         events = []
         for budget, met in found.items():
-            open_ends = [end for end in met.limits if ids[budget, end] not in existing]
-            if not open_ends:
+            left = [mark for mark in met.marks if ids[budget, mark] not in existing]
+            if not left:
                 continue
-            least = min(met.limits[end] for end in open_ends)
-            refused = not met.refused.isdisjoint(open_ends)
+            least = min(met.marks[mark] for mark in left)
+            refused = not met.refused.isdisjoint(left)
             spent = self._spent(session, budget, met.cost, least, refused)
-            for end in open_ends:
-                if end in met.refused or (spent is not None and spent >= met.limits[end]):
-                    event = self._event(ids[budget, end], budget, end, met, spent)
-                    events.append(event)
+            events += [
+                self._event(ids[budget, mark], budget, mark, met, spent)
+                for mark in left
+                if mark in met.refused or (spent is not None and spent >= met.marks[mark])
+            ]
         return events
 
     def _spent(
@@ -133,13 +150,16 @@ class BudgetWatch:
         return spent
 
     def _event(
-        self, identity: str, budget: _Budget, end: End, met: _Met, spent: int | None
+        self, identity: str, budget: _Budget, mark: Mark, met: _Met, spent: int | None
     ) -> Event:
         holder = budget.holder
+        is_share = isinstance(mark, float)
+        limit = met.hard if is_share else met.marks[mark]
+        assert limit is not None
         return Event(
             id=identity,
             tenant=holder.tenant_id,
-            type="budget.reached",
+            type=_type_of(mark),
             user=holder.user_id,
             at=met.last.ended_at,
             origin=met.last.accepted_at,
@@ -147,8 +167,8 @@ class BudgetWatch:
                 "scope": holder.scope,
                 "app_id": holder.app_id or None,
                 "user": holder.user_id or None,
-                "end": end,
-                "limit": _amount(met.limits[end]),
+                "share" if is_share else "end": mark,
+                "limit": _amount(limit),
                 "spent": None if spent is None else _amount(spent),
                 "currency": self._currency,
                 "budget_duration": budget.duration,
@@ -159,7 +179,11 @@ class BudgetWatch:
 
 
 def _met(
-    session: Session, calls: Sequence[CallRecord], anonymous: Collection[str], now: float
+    session: Session,
+    calls: Sequence[CallRecord],
+    anonymous: Collection[str],
+    wanted: Mapping[str, Collection[str]],
+    now: float,
 ) -> dict[_Budget, _Met]:
     """Return the budgets of these calls in periods that have not ended."""
     telling = [call for call in calls if call.cost > 0 or call.refusal_reason in _REFUSED]
@@ -172,18 +196,33 @@ def _met(
             begin, end = parse_duration(duration).bounds(call.accepted_at)
             if end <= now:
                 continue
-            limits: dict[End, int] = {}
-            if contract.soft_budget is not None:
-                limits["soft"] = contract.soft_budget
-            if contract.max_budget is not None:
-                limits["hard"] = contract.max_budget
-            met = found.setdefault(_Budget(holder, duration, begin, end), _Met(limits, call))
+            marks = {
+                mark: limit
+                for mark, limit in _marks(contract).items()
+                if _type_of(mark) in wanted[call.tenant]
+            }
+            budget = _Budget(holder, duration, begin, end)
+            met = found.setdefault(budget, _Met(marks, contract.max_budget, call))
             met.last = max(met.last, call, key=lambda each: each.ended_at)
             met.cost += call.cost
             refused = _REFUSED.get(call.refusal_reason)
-            if refused in limits and call.refusal_scope == _SCOPE_OF[holder.scope]:
+            if refused in marks and call.refusal_scope == _SCOPE_OF[holder.scope]:
                 met.refused.add(refused)
     return found
+
+
+def _marks(contract: Contract) -> dict[Mark, int]:
+    marks: dict[Mark, int] = {}
+    if contract.soft_budget is not None:
+        marks["soft"] = contract.soft_budget
+    if contract.max_budget is not None:
+        marks["hard"] = contract.max_budget
+        marks |= {share: math.ceil(share * contract.max_budget) for share in SHARES}
+    return marks
+
+
+def _type_of(mark: Mark) -> EventType:
+    return "budget.share" if isinstance(mark, float) else "budget.reached"
 
 
 def _contracts(session: Session, calls: Sequence[CallRecord]) -> dict[Holder, Contract]:
@@ -232,9 +271,9 @@ def _existing(session: Session, ids: Sequence[str]) -> set[str]:
     return found
 
 
-def _event_id(budget: _Budget, end: End, limit: int) -> str:
+def _event_id(budget: _Budget, mark: Mark, limit: int) -> str:
     tenant, *holder = budget.holder
-    return event_id(tenant, "budget.reached", *holder, budget.duration, budget.begin, end, limit)
+    return event_id(tenant, _type_of(mark), *holder, budget.duration, budget.begin, mark, limit)
 
 
 def _user(call: CallRecord) -> str:

@@ -9,10 +9,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response, status
 
-from fairserve.platform.background.settings import BackgroundSettings
-from fairserve.platform.background.webhooks import repository
-from fairserve.platform.background.webhooks.delivery import guard_of
-from fairserve.platform.background.webhooks.guard import UnsafeUrlError
 from fairserve.platform.background.webhooks.schemas import (
     DeadDeliveryOut,
     DeadQuery,
@@ -25,22 +21,16 @@ from fairserve.platform.background.webhooks.schemas import (
     WebhookPatch,
     WebhookWithSecret,
 )
-from fairserve.platform.background.webhooks.service import Webhooks
-from fairserve.platform.base.errors import InvalidRequestError, RateLimitedError, UnavailableError
-from fairserve.platform.base.shared_limit import SharedLimit
-from fairserve.platform.db.rows import read_page
-from fairserve.platform.db.schemas import Page, TenantPaging, TenantQuery, view_of
+from fairserve.platform.background.webhooks.service import Webhooks, dead_deliveries, webhooks_page
+from fairserve.platform.background.webhooks.url_checks import check_url
+from fairserve.platform.db.schemas import Page, Paging, TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
-from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.db.webhooks import WebhookEndpoint
 from fairserve.platform.tenancy.principals import TenantPrincipal, require_admin
 
 router = APIRouter()
 
 Named = Annotated[TenantQuery, Query()]
-
-_looking_up = SharedLimit(4, 1 / 2)
-"""Concurrent URL checks: slow DNS lookups must not occupy all threads of the API."""
 
 
 def _webhooks(request: Request, session: WriteSession, principal: TenantPrincipal) -> Webhooks:
@@ -67,7 +57,7 @@ def create_webhook(
     _: Named,
 ) -> WebhookWithSecret:
     """Register a URL; only this response contains its signing secret."""
-    _check(request, principal, body.url)
+    check_url(request.app.state.settings.background, principal, body.url)
     webhooks = _webhooks(request, session, principal)
     return _with_secret(webhooks, *webhooks.create(body), response)
 
@@ -97,7 +87,7 @@ def change_webhook(
 ) -> WebhookOut:
     """Change URL, events or description, disable or enable."""
     if body.url is not None:
-        _check(request, principal, body.url)
+        check_url(request.app.state.settings.background, principal, body.url)
     webhooks = _webhooks(request, session, principal)
     return webhooks.describe(webhooks.change(webhook_id, body))
 
@@ -127,8 +117,7 @@ def list_deliveries(
     webhook_id: str, webhooks: ReadableWebhooks, query: Annotated[DeliveriesQuery, Query()]
 ) -> Page[DeliveryOut]:
     """List deliveries, newest first."""
-    rows, total = webhooks.deliveries(webhook_id, query)
-    return Page.of([_delivery(delivery, type_) for delivery, type_, _ in rows], total, query)
+    return webhooks.deliveries(webhook_id, query)
 
 
 @router.post(
@@ -149,35 +138,18 @@ def replay_dead(webhook_id: str, webhooks: WritableWebhooks, _: Named) -> Replay
     return ReplayOut(replayed=replayed, left=left)
 
 
+@router.get("/admin/webhooks", dependencies=[Depends(require_admin)])
+def list_all_webhooks(
+    request: Request, session: ReadSession, query: Annotated[Paging, Query()]
+) -> Page[WebhookOut]:
+    """List the webhooks of all tenants, oldest first."""
+    return webhooks_page(session, request.app.state.authenticator.hasher, query)
+
+
 @router.get("/admin/webhooks/dead", dependencies=[Depends(require_admin)])
 def list_dead(session: ReadSession, query: Annotated[DeadQuery, Query()]) -> Page[DeadDeliveryOut]:
     """List the dead deliveries of all tenants, latest first."""
-    rows, total = read_page(session, repository.dead(), query)
-    items = [
-        DeadDeliveryOut(
-            **_delivery(delivery, type_).model_dump(),
-            tenant_id=tenant_id,
-            webhook_id=delivery.endpoint_id,
-        )
-        for delivery, type_, tenant_id in rows
-    ]
-    return Page.of(items, total, query)
-
-
-def _check(request: Request, principal: Principal, url: str) -> None:
-    """Check a URL before the transaction begins, because a DNS lookup can be slow."""
-    settings: BackgroundSettings = request.app.state.settings.background
-    full = _looking_up.take(principal.sharer)
-    if full is not None:
-        text = "too many URLs of this tenant" if full == "owner" else "too many URLs"
-        error = RateLimitedError if full == "owner" else UnavailableError
-        raise error(f"{text} are being checked; retry in 1 s", headers={"Retry-After": "1"})
-    try:
-        guard_of(settings).check(url)
-    except UnsafeUrlError as error:
-        raise InvalidRequestError(f"url: {error}", param="url") from None
-    finally:
-        _looking_up.release(principal.sharer)
+    return dead_deliveries(session, query)
 
 
 def _with_secret(
@@ -185,14 +157,3 @@ def _with_secret(
 ) -> WebhookWithSecret:
     response.headers["Cache-Control"] = "no-store"
     return WebhookWithSecret(**webhooks.describe(endpoint).model_dump(), secret=secret)
-
-
-def _delivery(row: WebhookDelivery, event_type: str) -> DeliveryOut:
-    return view_of(
-        DeliveryOut,
-        row,
-        type=event_type,
-        next_attempt_at=row.next_attempt_at if row.state == "pending" else None,
-        last_error=row.last_error or None,
-        delivered_at=row.settled_at if row.state == "delivered" else None,
-    )

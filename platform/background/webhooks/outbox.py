@@ -17,7 +17,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from fairserve.platform.background.settings import BackgroundSettings
-from fairserve.platform.background.webhooks.budgets import BudgetWatch
+from fairserve.platform.background.webhooks.budgets import BUDGET_EVENTS, BudgetWatch
 from fairserve.platform.background.webhooks.event_types import TEST
 from fairserve.platform.background.webhooks.events import Event, finished, throttled, throttled_key
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
@@ -59,7 +59,7 @@ class Outbox:
         Each record is a pair: the journal's, and the published one, which differ for an erased user.
         """
         tenants = {call.tenant for call, _ in calls} | {run.tenant for run, _ in runs}
-        endpoints = _enabled(session, tenants)
+        endpoints = enabled_endpoints(session, tenants)
         if not endpoints:
             return
         now = utc_now()
@@ -101,12 +101,15 @@ class Outbox:
             if each.outcome == "refused" and "calls.throttled" in wanted[each.tenant]
         )
         events += _throttled(refused)
-        spending = [pair for pair in relevant if "budget.reached" in wanted[pair[1].tenant]]
+        spending = [
+            pair for pair in relevant if not BUDGET_EVENTS.isdisjoint(wanted[pair[1].tenant])
+        ]
         if spending:
             events += self._budgets.reached(
                 session,
                 [each for _, each in spending],
                 {each.call_id for original, each in spending if original.user != each.user},
+                wanted,
                 now.timestamp(),
             )
         return events
@@ -176,7 +179,9 @@ def bound_pending(session: Session, endpoint_id: str, now: datetime) -> None:
     changed(session, update(WebhookDelivery).where(*pending, chosen).values(dead))
 
 
-def _enabled(session: Session, tenants: Collection[str]) -> dict[str, list[WebhookEndpoint]]:
+def enabled_endpoints(
+    session: Session, tenants: Collection[str]
+) -> dict[str, list[WebhookEndpoint]]:
     """Return the enabled endpoints of tenants, locked against deletion."""
     found: dict[str, list[WebhookEndpoint]] = {}
     statement = (

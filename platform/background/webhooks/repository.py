@@ -8,6 +8,7 @@ from typing import TypeAlias
 from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
+from fairserve.platform.db.identity import Tenant
 from fairserve.platform.db.rows import changed
 from fairserve.platform.db.webhooks import (
     DeliveryState,
@@ -34,10 +35,15 @@ def get(
     return session.scalars(statement.with_for_update() if lock else statement).one_or_none()
 
 
-def listed(tenant_id: str) -> Select[WebhookEndpoint]:
-    """Return the statement of a tenant's endpoints, oldest first."""
-    of_tenant = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id == tenant_id)
-    return of_tenant.order_by(WebhookEndpoint.created_at, WebhookEndpoint.id)
+def listed(tenant_id: str | None) -> Select[WebhookEndpoint]:
+    """Return the statement of the endpoints of one tenant, or of all live ones, oldest first."""
+    endpoints = select(WebhookEndpoint)
+    if tenant_id is not None:
+        endpoints = endpoints.where(WebhookEndpoint.tenant_id == tenant_id)
+    else:
+        tenants = select(Tenant.id).where(Tenant.deleted_at.is_(None))
+        endpoints = endpoints.where(WebhookEndpoint.tenant_id.in_(tenants))
+    return endpoints.order_by(WebhookEndpoint.created_at, WebhookEndpoint.id)
 
 
 def delivery(session: Session, endpoint_id: str, event_id: str) -> WebhookDelivery | None:

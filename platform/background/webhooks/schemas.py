@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from fairserve.platform.background.webhooks.event_types import TYPES, EventType
 from fairserve.platform.db.base import NAME_CHARS
-from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, Paging, Strict, TenantPaging
+from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, Managed, Paging, TenantPaging
 from fairserve.platform.db.webhooks import URL_CHARS, DeliveryState
 
 Url = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=URL_CHARS)]
@@ -20,7 +20,7 @@ Description = Annotated[
 ]
 
 
-class WebhookCreate(Strict):
+class WebhookCreate(Managed):
     """A new endpoint."""
 
     url: Url
@@ -30,8 +30,8 @@ class WebhookCreate(Strict):
     enabled: bool = True
 
 
-class WebhookPatch(Strict):
-    """Changes of an endpoint; omitted or null fields are unchanged."""
+class WebhookPatch(Managed):
+    """Changes of an endpoint; omitted or null fields are unchanged, except for ``managed_by``."""
 
     url: Url | None = None
     events: Types | None = None
@@ -57,6 +57,7 @@ class WebhookOut(BaseModel):
     url: str
     events: list[EventType]
     description: str
+    managed_by: str | None
     enabled: bool
     disabled_reason: str | None
     """Reason for which the platform disabled it."""

@@ -18,7 +18,10 @@ from fairserve.platform.background.webhooks.event_types import TYPES
 from fairserve.platform.background.webhooks.events import test_event
 from fairserve.platform.background.webhooks.outbox import MAX_PENDING, write
 from fairserve.platform.background.webhooks.schemas import (
+    DeadDeliveryOut,
+    DeadQuery,
     DeliveriesQuery,
+    DeliveryOut,
     WebhookCreate,
     WebhookOut,
     WebhookPatch,
@@ -31,9 +34,9 @@ from fairserve.platform.db.identity import Tenant
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.rows import count, read_page
 from fairserve.platform.db.schemas import Page, Paging, view_of
-from fairserve.platform.db.webhooks import DeliveryState, WebhookEndpoint
+from fairserve.platform.db.webhooks import DeliveryState, WebhookDelivery, WebhookEndpoint
 from fairserve.platform.tenancy.apps.repository import tenant_exists
-from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.auth import Principal, check_manager
 
 MAX_ENDPOINTS = 20
 """Maximum number of endpoints of a tenant."""
@@ -68,18 +71,11 @@ class Webhooks:
 
     def describe(self, endpoint: WebhookEndpoint) -> WebhookOut:
         """Return the API's view of an endpoint."""
-        until = endpoint.previous_until
-        return view_of(
-            WebhookOut,
-            endpoint,
-            events=[name for name in TYPES if name in endpoint.since],
-            disabled_reason=endpoint.disabled_reason or None,
-            secret_outdated=endpoint.secret_id != self._hasher.secret_id,
-            previous_secret_until=until if until is not None and until > utc_now() else None,
-        )
+        return _out(endpoint, self._hasher)
 
     def create(self, body: WebhookCreate) -> tuple[WebhookEndpoint, str]:
         """Register an endpoint; return it with its signing secret."""
+        check_manager(self._principal, body)
         # Serialises concurrent registrations, so that the limit is enforced.
         self._session.get(Tenant, self._tenant_id, with_for_update={"key_share": True})
         if count(self._session, repository.listed(self._tenant_id)) >= MAX_ENDPOINTS:
@@ -92,6 +88,7 @@ class Webhooks:
             tenant_id=self._tenant_id,
             url=body.url,
             description=body.description,
+            managed_by=body.managed_by,
             since=_since({}, body.events, now),
             enabled=body.enabled,
             disabled_reason="",
@@ -110,6 +107,7 @@ class Webhooks:
 
         An endpoint that is enabled again gets new events and its pending deliveries.
         """
+        check_manager(self._principal, body)
         endpoint = self.get(endpoint_id, lock=True)
         before = _audited(endpoint)
         now = utc_now()
@@ -118,6 +116,8 @@ class Webhooks:
             _wake(endpoint)
         if body.description is not None:
             endpoint.description = body.description
+        if "managed_by" in body.model_fields_set:
+            endpoint.managed_by = body.managed_by
         if body.events is not None:
             endpoint.since = _since(endpoint.since, body.events, now)
         if body.enabled and not endpoint.enabled:
@@ -164,12 +164,11 @@ class Webhooks:
         self._record("webhook.test", endpoint_id, None, {"event": event.id})
         return event.id
 
-    def deliveries(
-        self, endpoint_id: str, query: DeliveriesQuery
-    ) -> tuple[list[repository.Row], int]:
-        """Return a page of an endpoint's deliveries, newest first, and their number."""
+    def deliveries(self, endpoint_id: str, query: DeliveriesQuery) -> Page[DeliveryOut]:
+        """Return a page of an endpoint's deliveries, newest first."""
         found = repository.deliveries(self.get(endpoint_id).id, query.state)
-        return read_page(self._session, found, query)
+        rows, total = read_page(self._session, found, query)
+        return Page.of([_delivery(delivery, type_) for delivery, type_, _ in rows], total, query)
 
     def replay(self, endpoint_id: str, event_id: str) -> None:
         """Requeue a delivered or dead event. Raises ConflictError if it is pending."""
@@ -237,6 +236,49 @@ class Webhooks:
         )
 
 
+def webhooks_page(session: Session, hasher: KeyHasher, query: Paging) -> Page[WebhookOut]:
+    """Return the endpoints of all tenants, oldest first."""
+    rows, total = read_page(session, repository.listed(None), query)
+    return Page.of([_out(row, hasher) for row in rows], total, query)
+
+
+def dead_deliveries(session: Session, query: DeadQuery) -> Page[DeadDeliveryOut]:
+    """Return the dead deliveries of all tenants, latest first."""
+    rows, total = read_page(session, repository.dead(), query)
+    items = [
+        DeadDeliveryOut(
+            **_delivery(delivery, type_).model_dump(),
+            tenant_id=tenant_id,
+            webhook_id=delivery.endpoint_id,
+        )
+        for delivery, type_, tenant_id in rows
+    ]
+    return Page.of(items, total, query)
+
+
+def _out(endpoint: WebhookEndpoint, hasher: KeyHasher) -> WebhookOut:
+    until = endpoint.previous_until
+    return view_of(
+        WebhookOut,
+        endpoint,
+        events=[name for name in TYPES if name in endpoint.since],
+        disabled_reason=endpoint.disabled_reason or None,
+        secret_outdated=endpoint.secret_id != hasher.secret_id,
+        previous_secret_until=until if until is not None and until > utc_now() else None,
+    )
+
+
+def _delivery(row: WebhookDelivery, event_type: str) -> DeliveryOut:
+    return view_of(
+        DeliveryOut,
+        row,
+        type=event_type,
+        next_attempt_at=row.next_attempt_at if row.state == "pending" else None,
+        last_error=row.last_error or None,
+        delivered_at=row.settled_at if row.state == "delivered" else None,
+    )
+
+
 def _since(was: dict[str, float], types: Collection[str], now: datetime) -> dict[str, float]:
     """Return the start of each subscription; that of existing ones is unchanged."""
     return {name: was.get(name, now.timestamp()) for name in types}
@@ -252,6 +294,7 @@ def _audited(endpoint: WebhookEndpoint) -> dict[str, Any]:
         "url": endpoint.url.partition("?")[0],
         "events": sorted(endpoint.since),
         "description": endpoint.description,
+        "managed_by": endpoint.managed_by,
         "enabled": endpoint.enabled,
         "disabled_reason": endpoint.disabled_reason,
         "secret_version": endpoint.secret_version,

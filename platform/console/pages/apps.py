@@ -1,4 +1,4 @@
-"""Pages of apps: weight, limits, the requests with their keys, and the profile of their runs."""
+"""Pages of apps: create, change, suspend and delete them, with the profile of their runs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,26 @@ from fairserve.platform.console.guard import (
     not_there,
 )
 from fairserve.platform.console.lists import ListPart, asked, asked_in, filters, part_of, place
+from fairserve.platform.console.navigation import ConsolePage
+from fairserve.platform.console.profile_form import profile_of, rows_of
+from fairserve.platform.console.quota_meters import Meters, meters_of
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
 from fairserve.platform.db.profiles import ProfileSource
-from fairserve.platform.db.schemas import NamedTenantPaging, TenantPaging
+from fairserve.platform.db.schemas import NamedTenantPaging, TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, read_session
-from fairserve.platform.tenancy.apps.schemas import AppOut, AppPatch, LimitsBody, StageOut
+from fairserve.platform.tenancy.apps.schemas import (
+    AppCreate,
+    AppOut,
+    AppPatch,
+    LimitsBody,
+    ProfileBody,
+    StageBody,
+    StageOut,
+)
 from fairserve.platform.tenancy.apps.service import Apps, all_apps_page
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.profiles import repository
@@ -42,13 +53,25 @@ from fairserve.platform.tenancy.profiles import service as profiles
 from fairserve.platform.tenancy.profiles.dependencies import Options
 from fairserve.platform.tenancy.profiles.schemas import AppProfileOut, ProfileModeBody, StageSeen
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
+from fairserve.platform.tenancy.tenants.schemas import UserQuery
+from fairserve.platform.tenancy.tenants.service import Tenants
+from fairserve.platform.tenancy.tenants.users import list_users
 
-router = APIRouter(prefix="/console/clients/apps")
+PAGE = ConsolePage("clients/apps", "Apps", 31, "b", within="tenants")
+router = APIRouter(prefix=PAGE.path)
 
 LISTS = ("user_headers", "cors_origins")
 """Lists of the form about requests, one item per line."""
 NO_RULES = "none"
 """Line of the form for an app without rules; no line is the rules of the server."""
+MODES = (
+    ("learned", "learned from its calls"),
+    ("declared", "declared by its owner"),
+    ("pinned", "pinned: the current profile"),
+)
+"""Sources of the profile in force, with their titles."""
+EXAMPLE = ProfileBody(stages=[StageBody(input_tokens=500, system_tokens=100, output_tokens=200)])
+"""The profile in the form of a new app: one chat call."""
 VERSIONS = 20
 """Versions of a profile per page."""
 
@@ -109,12 +132,120 @@ def _owner(app_id: str, request: Request, viewer: AnyViewer) -> Principal:
 Owner = Annotated[Principal, Depends(_owner)]
 
 
+def _tenant(request: Request, viewer: AdminViewer) -> Principal:
+    """Return the operator's principal within the tenant that the URL names."""
+    return replace(acting_for(viewer), tenant_id=asked(request, TenantQuery).tenant or "")
+
+
+ForTenant = Annotated[Principal, Depends(_tenant)]
+
+
+@router.get("/new")
+def show_new(request: Request, viewer: AdminViewer, owner: ForTenant) -> Response:
+    """Show the form of a new app of a tenant."""
+    return _new(request, viewer, owner)
+
+
+@router.post("/new")
+def create(
+    request: Request, viewer: AdminViewer, owner: ForTenant, options: Options, form: OwnForm
+) -> Response:
+    """Create an app, and show it with its key, once."""
+    body, mode = new_app(form), forms.read(ProfileModeBody, forms.fields_of(form, ProfileModeBody))
+    if isinstance(body, dict) or isinstance(mode, dict):
+        wrong = {
+            **(body if isinstance(body, dict) else {}),
+            **(mode if isinstance(mode, dict) else {}),
+        }
+        return _new(request, viewer, owner, given=form, wrong=wrong)
+
+    def store(session: Session) -> tuple[str, str]:
+        app, key = Apps(request.app.state.tenancy, session, owner).create(body)
+        if mode.mode != app.profile_mode:
+            control = request.app.state.control
+            profiles.set_mode(session, control, acting_for(viewer), app, mode, options)
+        return app.id, key.plain
+
+    made = forms.make(request, form, store)
+    if isinstance(made, dict):
+        return _new(request, viewer, owner, given=form, wrong=made)
+    app_id, key = made
+    return _page(app_id, request, viewer, owner, options, {}, key=key)
+
+
+def new_app(form: Mapping[str, str]) -> AppCreate | forms.Wrong:
+    """Return the body of a form of a new app, or the errors of all its fields."""
+    profile = profile_of(form)
+    limits = forms.fields_of(form, LimitsBody)
+    given = {"name": form.get("name", ""), "limits": limits}
+    if isinstance(profile, dict):
+        rest = forms.read(AppCreate, {**given, "profile": EXAMPLE})
+        return {**profile, **rest} if isinstance(rest, dict) else profile
+    return forms.read(AppCreate, {**given, "profile": profile})
+
+
+def _new(
+    request: Request,
+    viewer: Viewer,
+    owner: Principal,
+    *,
+    given: Mapping[str, str] = forms.NOTHING,
+    wrong: forms.Wrong = forms.NOTHING,
+) -> Response:
+    with contextmanager(read_session)(request) as session:
+        tenants = Tenants(request.app.state.tenancy, session, acting_for(viewer))
+        tenant = tenants.describe(tenants.get(owner.tenant_id or ""))
+    return page(
+        request,
+        viewer,
+        "app_new",
+        status=400 if wrong else 200,
+        tenant=tenant,
+        rows=rows_of(EXAMPLE.stages, given),
+        modes=MODES,
+        given=given,
+        wrong=wrong,
+    )
+
+
+async def _meters(request: Request) -> Meters:
+    """Return the use of the quota of the path's app. On the event loop, where control changes it."""
+    app_id = request.path_params["app_id"]
+    return meters_of(request.app.state.control.quota_in_use("app", app_id))
+
+
+QuotaMeters = Annotated[Meters, Depends(_meters)]
+
+
 @router.get("/{app_id}")
 def show(
-    app_id: str, request: Request, viewer: AnyViewer, owner: Owner, options: Options
+    app_id: str,
+    request: Request,
+    viewer: AnyViewer,
+    owner: Owner,
+    options: Options,
+    meters: QuotaMeters,
 ) -> Response:
     """Show one app, deleted or not."""
-    return _page(app_id, request, viewer, owner, options)
+    return _page(app_id, request, viewer, owner, options, meters)
+
+
+@router.get("/{app_id}/users")
+def list_settings(
+    app_id: str, request: Request, viewer: AdminViewer, owner: Owner, session: ReadSession
+) -> Response:
+    """List the users of an app's tenant that have settings, by the beginning of their id."""
+    found = list_users(session, asked(request, UserQuery, tenant=owner.tenant_id))
+    return page(
+        request,
+        viewer,
+        "app_users",
+        app=profiles.app_of(session, owner.tenant_id, app_id),
+        users=found.items,
+        filters=filters(request),
+        part=part_of(found),
+        place=place(request),
+    )
 
 
 @router.post("/{app_id}")
@@ -125,16 +256,28 @@ def change(
     owner: Owner,
     options: Options,
     form: OwnForm,
+    meters: QuotaMeters,
 ) -> Response:
-    """Change an app's name, limits, weight, requests or quotas; suspend or resume it."""
+    """Change an app's settings, requests, profile or quotas; suspend, resume, delete or restore it."""
+    action = form.get("action", "")
 
-    def store(session: Session, body: AppPatch) -> None:
-        Apps(request.app.state.tenancy, session, owner).change(app_id, body)
+    def store(session: Session) -> forms.Wrong:
+        apps = Apps(request.app.state.tenancy, session, owner)
+        if action == "delete":
+            apps.delete(app_id)
+        elif action == "restore":
+            apps.restore(app_id)
+        else:
+            body = patch_of(form, weigh=viewer.is_admin)
+            if isinstance(body, dict):
+                return body
+            apps.change(app_id, body)
+        return {}
 
-    wrong = forms.store_valid(request, patch_of(form, weigh=viewer.is_admin), store)
+    wrong = forms.make(request, form, store)
     if wrong:
-        return _page(app_id, request, viewer, owner, options, given=form, wrong=wrong)
-    return _done(app_id, "app")
+        return _page(app_id, request, viewer, owner, options, meters, given=form, wrong=wrong)
+    return _done(app_id, action if action in ("delete", "restore") else "app")
 
 
 @router.post("/{app_id}/profile")
@@ -145,6 +288,7 @@ def change_profile(
     owner: Owner,
     options: Options,
     form: OwnForm,
+    meters: QuotaMeters,
 ) -> Response:
     """Use the learned or the declared profile, or pin the current one."""
 
@@ -153,9 +297,9 @@ def change_profile(
         profiles.change_mode(session, control, acting_for(viewer), app_id, body, options)
 
     read = forms.read(ProfileModeBody, {"mode": form.get("mode", "")})
-    wrong = forms.store_valid(request, read, store)
+    wrong = forms.store_valid(request, form, read, store)
     if wrong:
-        return _page(app_id, request, viewer, owner, options, given=form, wrong=wrong)
+        return _page(app_id, request, viewer, owner, options, meters, given=form, wrong=wrong)
     return _done(app_id, "profile")
 
 
@@ -167,6 +311,9 @@ def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
     if action in forms.CONTRACTS:
         contract = contract_of(form, action)
         return AppPatch(**{action: contract}) if isinstance(contract, ContractBody) else contract
+    if action == "profile":
+        profile = profile_of(form)
+        return AppPatch(profile=profile) if isinstance(profile, ProfileBody) else profile
     if action == "requests":
         lists: dict[str, Any] = {name: forms.lines(form.get(name)) for name in LISTS}
         rules = forms.lines(form.get("run_rules"))
@@ -199,9 +346,11 @@ def _page(
     viewer: Viewer,
     owner: Principal,
     options: LearningOptions | None,
+    meters: Meters,
     *,
-    given: Mapping[str, str] | None = None,
-    wrong: forms.Wrong | None = None,
+    key: str | None = None,
+    given: Mapping[str, str] = forms.NOTHING,
+    wrong: forms.Wrong = forms.NOTHING,
 ) -> Response:
     offset = asked(request, TenantPaging).offset
     with contextmanager(read_session)(request) as session:
@@ -224,9 +373,14 @@ def _page(
         rules=RUN_RULES,
         no_rules=NO_RULES,
         stages=stage_rows(profile),
+        rows=rows_of(profile.declared.stages, given),
+        modes=MODES,
+        meters=meters,
+        kept=request.app.state.settings.tenancy.ledger_retention_days,
+        key=key,
         versions=versions.items,
         part=ListPart(offset, VERSIONS, len(versions.items), versions.total, end < versions.total),
         place=place(request),
-        given=given or {},
-        wrong=wrong or {},
+        given=given,
+        wrong=wrong,
     )

@@ -24,9 +24,11 @@ from fairserve.platform.console.guard import (
     not_there,
     scoped,
 )
+from fairserve.platform.console.quota_meters import Meters, meters_of
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
@@ -120,20 +122,19 @@ def _store(
     action = form.get("action", "")
     if action == "reset":
         return forms.store(
-            request, lambda session: reset_user(tenant, user, request, session, principal)
+            request, form, lambda session: reset_user(tenant, user, request, session, principal)
         )
     if action not in ("save", "block", "unblock", "contract"):
         return {"": "action must be save, block, unblock, contract or reset"}
-    wrong: forms.Wrong = {}
 
-    def store(session: Session) -> None:
+    def store(session: Session) -> forms.Wrong:
         body = changed(read_put(session, tenant, user), form)
-        if isinstance(body, UserPut):
-            change_user(tenant, user, body, request, session, principal)
-        else:
-            wrong.update(body)
+        if isinstance(body, dict):
+            return body
+        change_user(tenant, user, body, request, session, principal)
+        return {}
 
-    return forms.store(request, store) or wrong
+    return forms.make(request, form, store)
 
 
 def read_put(session: Session, tenant: str, user: str) -> UserPut:
@@ -146,8 +147,13 @@ def read_put(session: Session, tenant: str, user: str) -> UserPut:
 def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
     """Return the settings after a change; those that the form does not have are unchanged."""
     action = form.get("action", "")
-    if action in ("block", "unblock"):
-        return held.model_copy(update={"blocked": action == "block"})
+    if action == "block":
+        chosen = {name: form[name] for name in ("on_block", "reason") if name in form}
+        return forms.read(
+            UserPut, {**held.model_dump(mode="json", exclude_unset=True), **chosen, "blocked": True}
+        )
+    if action == "unblock":
+        return held.model_copy(update={"blocked": False})
     if action == "contract":
         contract = contract_of(form, action)
         if not isinstance(contract, ContractBody):
@@ -170,11 +176,13 @@ async def _page(
     viewer: Viewer,
     client: ShownClient,
     *,
-    given: Mapping[str, str] | None = None,
-    wrong: forms.Wrong | None = None,
+    given: Mapping[str, str] = forms.NOTHING,
+    wrong: forms.Wrong = forms.NOTHING,
 ) -> Response:
     found = await _read(request, viewer, client)
-    return await asyncio.to_thread(_shown, request, viewer, client, found, given or {}, wrong or {})
+    control: ControlPort = request.app.state.control
+    meters = meters_of(control.quota_in_use("user", client.tenant, client.user))
+    return await asyncio.to_thread(_shown, request, viewer, client, found, meters, given, wrong)
 
 
 def _shown(
@@ -182,6 +190,7 @@ def _shown(
     viewer: Viewer,
     client: ShownClient,
     found: ClientOut | None,
+    meters: Meters,
     given: Mapping[str, str],
     wrong: forms.Wrong,
 ) -> Response:
@@ -193,6 +202,7 @@ def _shown(
         "client",
         status=400 if wrong else 200,
         settings=settings,
+        meters=meters,
         given=given,
         wrong=wrong,
         charts=_charts(found),

@@ -15,16 +15,15 @@ from fairserve.platform.console.lists import ListPart, asked_in, filters, place
 from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
-from fairserve.platform.db.engine import read_only
-from fairserve.platform.db.names import names_of
 from fairserve.platform.monitoring.client_pages import clients_page
 from fairserve.platform.monitoring.client_views import ClientPage
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.flooding import Floods, find_floods, signs
 from fairserve.platform.monitoring.schemas import ClientQuery
 
-PAGE = ConsolePage("clients", "Clients", 4)
+PAGE = ConsolePage("clients", "Clients", 32, "c", within="tenants")
 router = APIRouter(prefix=PAGE.path)
 
 POLL_INTERVAL_S = 1.0
@@ -97,12 +96,13 @@ def _values(request: Request, viewer: Viewer, query: ClientQuery, found: _Found)
     items = found.clients.items
     of_all, worst = found.floods
     named = [*items, *worst]
-    with request.app.state.session_factory() as session:
-        names = names_of(
-            read_only(session),
-            tenants={each.tenant for each in named} if viewer.is_admin else (),
-            apps={each.app for each in named},
-        )
+    console: ConsoleState = request.app.state.console
+    names = console.names.read(
+        request.app.state.session_factory,
+        viewer.principal.sharer,
+        tenants={each.tenant for each in named} if viewer.is_admin else (),
+        apps={each.app for each in named},
+    )
     shown, total = len(items), found.clients.total
     more = query.offset + shown < total
     return {

@@ -1,21 +1,26 @@
-"""Page of models, workers and background jobs: load, health, draining."""
+"""Page of models, workers and background jobs: load, health; workers and aliases are changed here."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, get_args
 
 from fastapi import APIRouter, Request
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.platform.background.jobs.schemas import Jobs
 from fairserve.platform.background.jobs.service import jobs_out, run_soon
+from fairserve.platform.console import forms
 from fairserve.platform.console.charts import hit_rates, of_workers
 from fairserve.platform.console.guard import AdminViewer, OwnForm
 from fairserve.platform.console.lists import filters
 from fairserve.platform.console.navigation import ConsolePage
+from fairserve.platform.console.pages.overview import page_of
 from fairserve.platform.console.rendering import page, render
+from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import MAX_PAGE, Paging
@@ -23,22 +28,43 @@ from fairserve.platform.db.session import WriteSession
 from fairserve.platform.fleet import changing
 from fairserve.platform.fleet.fleet_view import aliases_page, cluster_out, workers_out
 from fairserve.platform.fleet.parts import FleetParts
+from fairserve.platform.fleet.schemas import AliasOut, AliasPut, ModelName, WorkerJoin
+from fairserve.platform.fleet.service import FleetChanges
+from fairserve.platform.fleet.worker_spec import WorkerKind
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 
-PAGE = ConsolePage("cluster", "Cluster", 7, only_admin=True)
+PAGE = ConsolePage("cluster", "Fleet", 60, "f", only_admin=True)
 router = APIRouter(prefix=PAGE.path)
 
 POLL_INTERVAL_S = 2.0
 POLLS_PER_JOBS = 5
 """Number of polls between updates of the jobs."""
+WORKER, ALIAS = "worker.", "alias."
+"""Beginnings of the fields' names in the forms of a new worker and of an alias."""
 MOST_WORKERS = 100
 MOST_CHARTED = 16
+
+
+class NamedAlias(AliasPut):
+    """The form of an alias."""
+
+    name: ModelName
 
 
 @router.get("")
 async def show(request: Request, viewer: AdminViewer) -> Response:
     """Show the cluster, live."""
+    return await _page(request, viewer)
+
+
+async def _page(
+    request: Request,
+    viewer: Viewer,
+    *,
+    given: Mapping[str, str] = forms.NOTHING,
+    wrong: forms.Wrong = forms.NOTHING,
+) -> Response:
     text = _filter(request)
     times, series = _history(request)
     part = await _part_values(request, text, hit_rates(series))
@@ -49,11 +75,15 @@ async def show(request: Request, viewer: AdminViewer) -> Response:
         request,
         viewer,
         "cluster",
+        status=400 if wrong else 200,
         worker=text,
         stream=f"{PAGE.path}/stream?{request.url.query}",
         charts=of_workers(times, series, shown),
         charted=len(shown),
         jobs=jobs,
+        kinds=[(kind, kind) for kind in get_args(WorkerKind)],
+        given=given,
+        wrong=wrong,
         **part,
     )
 
@@ -102,6 +132,86 @@ async def follow(request: Request, viewer: AdminViewer) -> Response:
     return stream(request, viewer, pieces)
 
 
+@router.post("/workers")
+async def join(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
+    """Add a worker by its URL."""
+    fields = forms.fields_of(form, WorkerJoin, WORKER)
+    required = {name: fields.get(name) or "" for name in ("id", "url")}
+    body = forms.read(WorkerJoin, {**fields, **required}, WORKER)
+    return await _changed(request, viewer, form, body, changing.join_worker, WORKER, "joining")
+
+
+@router.post("/workers/{worker_id}/remove")
+def remove(
+    worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
+) -> Response:
+    """Drain a worker, then remove it; or remove it at once."""
+    fleet: FleetParts = request.app.state.fleet
+    changes = changing.changes_of(fleet, session, viewer.principal)
+    force = form.get("calls") == "cut"
+    changing.remove_worker(fleet, session, changes, worker_id, force=force)
+    return RedirectResponse(f"{PAGE.path}?done=removed", status_code=303)
+
+
+@router.post("/aliases")
+async def put_alias(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
+    """Create an alias, or change the target of the one with this name."""
+    body = alias_of(form)
+
+    def put(
+        fleet: FleetParts, session: Session, changes: FleetChanges, alias: NamedAlias
+    ) -> AliasOut:
+        return changing.put_alias(
+            fleet, session, changes, alias.name, AliasPut(target=alias.target)
+        )
+
+    return await _changed(request, viewer, form, body, put, ALIAS, "alias")
+
+
+@router.post("/aliases/remove")
+def remove_alias(
+    request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
+) -> Response:
+    """Remove an alias."""
+    fleet: FleetParts = request.app.state.fleet
+    changes = changing.changes_of(fleet, session, viewer.principal)
+    changing.remove_alias(fleet, session, changes, form.get("name", ""))
+    return RedirectResponse(f"{PAGE.path}?done=alias", status_code=303)
+
+
+def alias_of(form: Mapping[str, str]) -> NamedAlias | forms.Wrong:
+    """Return the alias of a form; a line of its target is a model, or a model and its weight."""
+    target: dict[str, float | str] = {}
+    for line in forms.lines(form.get(ALIAS + "target")):
+        model, _, weight = line.rpartition(" ")
+        try:
+            target[model or weight] = float(weight) if model else 1.0
+        except ValueError:
+            target[line] = 1.0
+    return forms.read(NamedAlias, {"name": form.get(ALIAS + "name", ""), "target": target}, ALIAS)
+
+
+async def _changed(
+    request: Request,
+    viewer: Viewer,
+    form: Mapping[str, str],
+    body: forms.Body | forms.Wrong,
+    change: Callable[[FleetParts, Session, FleetChanges, forms.Body], object],
+    prefix: str,
+    done: str,
+) -> Response:
+    """Apply a valid change of the fleet, or show the page with its errors."""
+    fleet: FleetParts = request.app.state.fleet
+
+    def store(session: Session, body: forms.Body) -> None:
+        change(fleet, session, changing.changes_of(fleet, session, viewer.principal), body)
+
+    wrong = await asyncio.to_thread(forms.store_valid, request, form, body, store, prefix)
+    if wrong:
+        return await _page(request, viewer, given=form, wrong=wrong)
+    return RedirectResponse(f"{PAGE.path}?done={done}", status_code=303)
+
+
 @router.post("/workers/{worker_id}/drain")
 def drain(
     worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
@@ -110,7 +220,7 @@ def drain(
     fleet: FleetParts = request.app.state.fleet
     changes = changing.changes_of(fleet, session, viewer.principal)
     changing.drain_worker(fleet, session, changes, worker_id)
-    return RedirectResponse(f"{PAGE.path}?done=draining", status_code=303)
+    return RedirectResponse(f"{page_of(form, PAGE).path}?done=draining", status_code=303)
 
 
 @router.post("/workers/{worker_id}/undrain")
@@ -130,7 +240,7 @@ def run(
 ) -> Response:
     """Run a background job soon."""
     run_soon(session, request.app.state.settings, request.app.state.jobs, viewer.principal, job)
-    return RedirectResponse(f"{PAGE.path}?done=job", status_code=303)
+    return RedirectResponse(f"{page_of(form, PAGE).path}?done=job", status_code=303)
 
 
 def _filter(request: Request) -> str:
@@ -168,6 +278,10 @@ def _charted(part: dict[str, Any]) -> list[str]:
     return [worker.id for worker, *_ in part["workers"][:MOST_CHARTED]]
 
 
-def _jobs(request: Request) -> Jobs:
-    with request.app.state.session_factory() as session:
-        return jobs_out(read_only(session), request.app.state.settings)
+def _jobs(request: Request) -> Jobs | None:
+    """Return the background jobs; None while the database does not answer."""
+    try:
+        with request.app.state.session_factory() as session:
+            return jobs_out(read_only(session), request.app.state.settings)
+    except OperationalError:
+        return None

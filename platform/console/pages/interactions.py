@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
+from sqlalchemy.exc import OperationalError
 from starlette.responses import Response
 
 from fairserve.platform.console.formats import part
@@ -21,12 +22,13 @@ from fairserve.platform.console.lists import ListPart, asked_in, filters, place
 from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
 from fairserve.platform.control.messages import RunView
 from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.ledger import LedgerInteraction
-from fairserve.platform.db.names import names_of
-from fairserve.platform.serving.in_database import read_in
+from fairserve.platform.db.session import DatabaseUnavailableError
 from fairserve.platform.serving.interactions.listing import RunFilter, list_runs
 from fairserve.platform.serving.interactions.repository import last_end
 from fairserve.platform.serving.interactions.schemas import (
@@ -36,7 +38,7 @@ from fairserve.platform.serving.interactions.schemas import (
     of_view,
 )
 
-PAGE = ConsolePage("interactions", "Interactions", 5)
+PAGE = ConsolePage("interactions", "Runs", 40, "r")
 router = APIRouter(prefix=PAGE.path)
 
 POLL_INTERVAL_S = 2.0
@@ -65,10 +67,11 @@ class InteractionRows(NamedTuple):
 
     live: list[RunView]
     more_live: bool
-    ended: list[LedgerInteraction]
+    ended: list[LedgerInteraction] | None
+    """None while the database, which has them, does not answer."""
     more_ended: bool
     names: dict[str, str]
-    """Names of the apps by id."""
+    """Names of the tenants and apps by id."""
 
     def values(self) -> dict[str, Any]:
         """Return the values for the template."""
@@ -76,8 +79,12 @@ class InteractionRows(NamedTuple):
         return {
             "rows": [
                 *(_row(each.tenant, each.app, of_view(each), now) for each in self.live),
-                *(_row(each.tenant_id, each.app_id, of_row(each), now) for each in self.ended),
+                *(
+                    _row(each.tenant_id, each.app_id, of_row(each), now)
+                    for each in self.ended or ()
+                ),
             ],
+            "ended_known": self.ended is not None,
             "names": self.names,
             "more_live": self.more_live,
         }
@@ -87,7 +94,7 @@ class InteractionRows(NamedTuple):
 async def show(request: Request, viewer: AnyViewer) -> Response:
     """Show live and ended runs, latest first; the first page of the list is live."""
     query = asked_in(request, viewer, AnyInteractionQuery)
-    found = await _find(request, query)
+    found = await _find(request, viewer, query)
     given = {name: text for name, text in filters(request).items() if name != "offset"}
     return await asyncio.to_thread(
         page,
@@ -96,7 +103,7 @@ async def show(request: Request, viewer: AnyViewer) -> Response:
         "interactions",
         given=given,
         states=STATES,
-        part=ListPart(query.offset, query.limit, len(found.ended), None, found.more_ended),
+        part=ListPart(query.offset, query.limit, len(found.ended or ()), None, found.more_ended),
         place=place(request),
         stream=None if query.offset else f"/console/interactions/stream?{urlencode(given)}",
         **found.values(),
@@ -117,11 +124,11 @@ async def follow(request: Request, viewer: AnyViewer) -> Response:
             piece = KEEP_ALIVE
             began_s = time.monotonic()
             if began_s >= due_s:
-                now = (await _live(request, query), await asyncio.to_thread(last_end, factory))
+                now = (await _live(request, query), await asyncio.to_thread(_last_end, factory))
                 # The duration of a live run grows with time.
                 if now[0] or now != shown or began_s >= sure_until_s:
                     shown, sure_until_s = now, began_s + SURE_S
-                    found = await _find(request, query)
+                    found = await _find(request, viewer, query)
                     before, text = text, await asyncio.to_thread(_text, viewer, found)
                     piece = KEEP_ALIVE if text == before else event("rows", text)
                 due_s = began_s + (time.monotonic() - began_s) / MOST_SHARE
@@ -142,24 +149,43 @@ async def _live(request: Request, query: AnyInteractionQuery) -> list[RunView]:
     return found
 
 
-async def _find(request: Request, query: AnyInteractionQuery) -> InteractionRows:
+def _last_end(factory: SessionFactory) -> datetime | None:
+    """Return the end of the run that ended last; None while the database does not answer."""
+    try:
+        return last_end(factory)
+    except OperationalError:
+        return None
+
+
+async def _find(request: Request, viewer: Viewer, query: AnyInteractionQuery) -> InteractionRows:
     state = request.app.state
     which = _which(query)
     live = await _live(request, query)
-    ended: list[LedgerInteraction] = []
+    ended: list[LedgerInteraction] | None = []
     if which.state != "live":
         wanted = replace(which, state="ended" if which.state == "all" else which.state)
         one_more = query.model_copy(update={"limit": query.limit + 1})
-        _, ended = await list_runs(state.control, state.session_factory, wanted, one_more)
-    shown = live[:MOST_LIVE], ended[: query.limit]
-    ids = {each.app for each in shown[0]} | {each.app_id for each in shown[1]}
-    names = await read_in(state.session_factory, partial(names_of, apps=ids)) if ids else {}
+        try:
+            _, ended = await list_runs(state.control, state.session_factory, wanted, one_more)
+        except DatabaseUnavailableError:
+            ended = None
+    shown = live[:MOST_LIVE], (ended or [])[: query.limit]
+    apps = {each.app for each in shown[0]} | {each.app_id for each in shown[1]}
+    tenants = {each.tenant for each in shown[0]} | {each.tenant_id for each in shown[1]}
+    console: ConsoleState = state.console
+    read = partial(
+        console.names.read,
+        state.session_factory,
+        viewer.principal.sharer,
+        tenants=tenants,
+        apps=apps,
+    )
     return InteractionRows(
         shown[0],
         len(live) > len(shown[0]),
-        shown[1],
-        len(ended) > len(shown[1]),
-        names,
+        None if ended is None else shown[1],
+        len(ended or ()) > len(shown[1]),
+        await asyncio.to_thread(read) if apps else {},
     )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
@@ -15,17 +18,21 @@ from fairserve.platform.console.lists import asked_in, filters, part_of, place
 from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
+from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.ledger import ThrottlingEvent
 from fairserve.platform.db.names import names_of
 from fairserve.platform.db.session import ReadSession
 from fairserve.platform.tuning import events
+from fairserve.platform.tuning.events import RejectionGroup
 from fairserve.platform.tuning.schemas import EventOut, EventQuery
 
-PAGE = ConsolePage("refusals", "Rejections", 3)
+PAGE = ConsolePage("refusals", "Rejections", 50, "j")
 router = APIRouter(prefix=PAGE.path)
 
 POLL_INTERVAL_S = 2.0
+GROUPED = timedelta(hours=1)
+"""Period whose rejections are grouped."""
 
 
 @router.get("")
@@ -34,13 +41,17 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
     query = asked_in(request, viewer, EventQuery)
     found = events.page(session, query, tenant_id=query.tenant, app_id=query.app)
     given = {name: text for name, text in filters(request).items() if name != "offset"}
+    groups = [] if given.keys() - {"tenant", "app"} else _groups(session, query)
+    owners = {each.tenant for each in groups} if viewer.is_admin else set()
+    apps = {each.app for each in groups} | {each.app for each in found.items}
     return page(
         request,
         viewer,
         "refusals",
         given=given,
         refusals=found.items,
-        names=_names(session, found.items),
+        groups=groups,
+        names=names_of(session, tenants=owners, apps=apps),
         seen=frozenset(each.call_id for each in found.items),
         part=part_of(found),
         place=place(request),
@@ -75,7 +86,9 @@ def follow(request: Request, viewer: AnyViewer) -> Response:
     async def pieces() -> AsyncIterator[bytes]:
         shown: frozenset[str] = frozenset()
         while True:
-            found = await asyncio.to_thread(rows, shown)
+            found = None
+            with suppress(OperationalError):  # the rows stay as they are while the database is away
+                found = await asyncio.to_thread(rows, shown)
             if found is None:
                 yield KEEP_ALIVE
             else:
@@ -95,6 +108,11 @@ def explain(call_id: str, request: Request, viewer: AnyViewer, session: ReadSess
     )
     names = _names(session, [refusal])
     return page(request, viewer, "refusal", refusal=refusal, names=names)
+
+
+def _groups(session: Session, query: EventQuery) -> list[RejectionGroup]:
+    now = utc_now()
+    return events.groups(session, query, now - GROUPED, now)
 
 
 def _names(session: Session, refusals: Sequence[EventOut]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Query, Request
 from markupsafe import Markup
@@ -22,8 +22,10 @@ from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
+from fairserve.platform.db.names import names_of
+from fairserve.platform.db.session import DatabaseUnavailableError
 from fairserve.platform.serving.interactions.drawing import draw
-from fairserve.platform.serving.interactions.graph_view import GraphOut
+from fairserve.platform.serving.interactions.graph_view import GraphOut, NodeOut
 from fairserve.platform.serving.interactions.repository import MAX_CALLS
 from fairserve.platform.serving.interactions.schemas import InteractionOut
 from fairserve.platform.serving.interactions.service import (
@@ -41,8 +43,32 @@ REDRAW_S = 1.0
 """Minimum seconds between two drawings of a run."""
 REST = 9.0
 """Pause after the drawing of a run, as a multiple of its duration."""
-PER_PAGE = 500
-"""Calls per page, the number that a drawing shows."""
+DRAWN = 500
+"""Calls that a drawing shows: the page of the table is among them."""
+PER_PAGE = 50
+"""Calls of a page of the table."""
+BAR = 1000.0
+"""Width of a bar in its own units: that of the run's span."""
+LEAST_BAR = 3.0
+"""Width by which a call that ran for a moment is seen."""
+
+
+class TimeBar(NamedTuple):
+    """The time of a call in its run, in units of :data:`BAR`."""
+
+    begin: float
+    waited: float
+    ran: float
+
+
+def time_bar(node: NodeOut, span_s: float) -> TimeBar | None:
+    """Return the bar of a call; None for a node without one, and where the run took no time."""
+    if node.begin_s is None or node.duration_s is None or not span_s:
+        return None
+    unit = BAR / span_s
+    ran_s = max(0.0, node.duration_s - node.waited_s)
+    ran = max(LEAST_BAR, ran_s * unit) if ran_s else 0.0
+    return TimeBar(node.begin_s * unit, node.waited_s * unit, ran)
 
 
 def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> Interactions:
@@ -80,9 +106,14 @@ async def follow(
         with latest(partial(control.follow_run, core_id, sharer=sharer)) as updates:
             while True:
                 began_s = time.monotonic()
-                run = await runs.get(run_id)
-                graph = await runs.graph(run_id, limit=PER_PAGE, offset=offset)
-                text = await asyncio.to_thread(_part, viewer, tenant_id, app_id, run, graph)
+                try:
+                    run = await runs.get(run_id)
+                    graph = await _graph(runs, run_id, offset)
+                except DatabaseUnavailableError:
+                    yield KEEP_ALIVE
+                    await asyncio.sleep(POLL_INTERVAL_S)
+                    continue
+                text = await asyncio.to_thread(_part, viewer, tenant_id, app_id, run, graph, offset)
                 yield event("run", text)
                 if run.ended_at is not None:
                     yield event("ended", "")
@@ -125,11 +156,21 @@ async def show(
 ) -> Response:
     """Show the run, and a page of its calls."""
     run = await runs.get(run_id)
-    graph = await runs.graph(run_id, limit=PER_PAGE, offset=offset)
+    graph = await _graph(runs, run_id, offset)
 
     def draw_page() -> Response:
-        values = _values(tenant_id, app_id, run, graph)
-        return page(request, viewer, "run", own=_own(tenant_id, app_id, run_id), **values)
+        values = _values(tenant_id, app_id, run, graph, offset)
+        with request.app.state.session_factory() as session:
+            names = names_of(read_only(session), apps=[app_id])
+        return page(
+            request,
+            viewer,
+            "run",
+            own=_own(tenant_id, app_id, run_id),
+            app_name=names.get(app_id, app_id),
+            offset=offset,
+            **values,
+        )
 
     return await asyncio.to_thread(draw_page)
 
@@ -138,20 +179,36 @@ def _own(*ids: str) -> str:
     return "/".join(map(part, ids))
 
 
-def _part(viewer: Viewer, tenant_id: str, app_id: str, run: InteractionOut, graph: GraphOut) -> str:
-    return render("run_part", viewer=viewer, **_values(tenant_id, app_id, run, graph))
+async def _graph(runs: Interactions, run_id: str, offset: int) -> GraphOut:
+    """Return the part of the graph that is drawn beside a page of calls."""
+    return await runs.graph(run_id, limit=DRAWN, offset=offset - offset % DRAWN)
 
 
-def _values(tenant_id: str, app_id: str, run: InteractionOut, graph: GraphOut) -> dict[str, Any]:
+def _part(
+    viewer: Viewer,
+    tenant_id: str,
+    app_id: str,
+    run: InteractionOut,
+    graph: GraphOut,
+    offset: int,
+) -> str:
+    return render("run_part", viewer=viewer, **_values(tenant_id, app_id, run, graph, offset))
+
+
+def _values(
+    tenant_id: str, app_id: str, run: InteractionOut, graph: GraphOut, offset: int
+) -> dict[str, Any]:
     picture = draw(graph)
-    shown = len(graph.nodes)
+    first = offset - graph.offset
+    shown = graph.nodes[first : first + PER_PAGE]
     return {
         "tenant_id": tenant_id,
         "app_id": app_id,
         "run": run,
         "graph": graph,
+        "rows": [(node, time_bar(node, graph.span_s)) for node in shown],
         "calls": ListPart(
-            graph.offset, graph.limit, shown, graph.total, graph.offset + shown < graph.total
+            offset, PER_PAGE, len(shown), graph.total, offset + len(shown) < graph.total
         ),
         "place": f"/console/interactions/{_own(tenant_id, app_id, run.id)}?",
         # The library escapes all texts.

@@ -28,7 +28,9 @@ from fairserve.platform.tuning.preview.service import preview_of
 from fairserve.platform.tuning.schemas import ThrottlingPut
 from fairserve.platform.tuning.service import Current, change_and_apply, load_current
 
-PAGE = ConsolePage("throttling", "Throttling", 2, only_admin=True)
+PAGE = ConsolePage(
+    "throttling", "Settings", 80, "s", only_admin=True, within="settings", tab="Throttling"
+)
 router = APIRouter(prefix=PAGE.path)
 
 SHOWN_BUCKETS = 120

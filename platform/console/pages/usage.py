@@ -1,8 +1,12 @@
-"""Usage reports: sums, charts, shares, and downloads."""
+"""Usage reports: sums beside those of the period before, charts, shares, and downloads.
+
+Weakness: what is compared with the period before are the ``MAX_PAGE`` groups with most tokens of each
+period; a group that is not among them counts as one without usage there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,17 +18,21 @@ from starlette.responses import Response
 
 from fairserve.platform.console import charts
 from fairserve.platform.console.charts import Chart, chart
+from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import AnyViewer, not_there, scoped
 from fairserve.platform.console.lists import ListPart, asked, filters, place
 from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.usage_change import WHOLE, usage_change
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.session import ReadSession
 from fairserve.platform.reporting.usage import reports
 from fairserve.platform.reporting.usage.formats import MAX_ANSWERED_ROWS, document
 from fairserve.platform.reporting.usage.schemas import (
+    GROUPS,
     Group,
+    Sort,
     UsageQuery,
     UsageReport,
     UsageRequest,
@@ -32,13 +40,22 @@ from fairserve.platform.reporting.usage.schemas import (
 )
 from fairserve.platform.tenancy.readers import knows_app
 
-PAGE = ConsolePage("usage", "Usage", 6)
+PAGE = ConsolePage("usage", "Usage", 70, "u")
 router = APIRouter(prefix=PAGE.path)
 
 DAYS = 30
 """Default number of days of a report."""
 MOST_DAYS = 1000
-GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
+COLUMNS: tuple[tuple[Sort, str], ...] = (
+    ("calls", "Calls"),
+    ("refused", "Rejected"),
+    ("input_tokens", "In"),
+    ("cached_tokens", "Cached"),
+    ("output_tokens", "Out"),
+    ("wasted_tokens", "Wasted"),
+    ("cost", "Cost"),
+)
+"""Sums in the table, by which it can be sorted, with their titles."""
 
 
 class _Asked(NamedTuple):
@@ -55,10 +72,11 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
     found = _asked(request, viewer, session)
     query, ask = found.query, found.ask
     report = ask(query)
-    by_day = ask(query.model_copy(update={"group_by": ["day"], "limit": 1000, "offset": 0}))
-    shown = len(report.items)
+    by_day = ask(query.model_copy(update={"group_by": ["day"], "sort": "name", **WHOLE}))
+    change = usage_change(query, ask, utc_now().date())
     kept = {name: text for name, text in filters(request).items() if name != "offset"}
     kept.setdefault("from", str(query.first_day))
+    unsorted = {name: text for name, text in kept.items() if name != "sort"}
     return page(
         request,
         viewer,
@@ -67,12 +85,17 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
         group=found.group,
         groups=[name for name in GROUPS if viewer.is_admin or name != "tenant"],
         report=report,
+        change=change,
+        columns=COLUMNS,
+        sort=query.sort,
+        unsorted=urlencode(unsorted),
         periods=_periods(utc_now().date()),
-        part=ListPart(report.offset, report.limit, shown, report.total, _more(report)),
+        part=ListPart(report.offset, report.limit, len(report.items), report.total, _more(report)),
         place=place(request),
-        name=partial(name_of, report, found.group),
+        name=partial(_name, {**report.names, **change.names}, found.group),
+        link=partial(_link, found.group, query, viewer),
         charts=_charts(_every_day(by_day.items, query), report.currency),
-        downloads=urlencode({**kept, "group_by": found.group}),
+        downloads=urlencode({**kept, "group_by": found.group, "sort": query.sort}),
     )
 
 
@@ -92,6 +115,8 @@ def _asked(request: Request, viewer: Viewer, session: Session) -> _Asked:
         forced["from"] = utc_now().date() - timedelta(days=DAYS - 1)
     group: Group = "app" if tenant else "tenant"
     forced["group_by"] = given.get("group_by", group)
+    if "sort" not in given and not {"day", "hour"} & set(forced["group_by"].split(",")):
+        forced["sort"] = "calls"
     query = asked(request, UsageRequest, **forced)
     if query.group_by:
         group = query.group_by[0]
@@ -101,6 +126,16 @@ def _asked(request: Request, viewer: Viewer, session: Session) -> _Asked:
             raise not_there(request)
     ask = reports.reporter(session, request.app.state.settings, tenant_id=tenant, app_id=query.app)
     return _Asked(query, ask, group)
+
+
+def _link(group: Group, query: UsageRequest, viewer: Viewer, row: UsageRow) -> str | None:
+    """Return the page of a row's tenant, app or user; a model or a time has none."""
+    if group in ("tenant", "app"):
+        return f"/console/clients/{group}s/{part(str(getattr(row, group)))}"
+    tenant = row.tenant or viewer.tenant_id
+    if group == "user" and row.user and tenant and query.app:
+        return "/".join(("/console/clients", *map(part, (tenant, query.app, row.user))))
+    return None
 
 
 def _more(report: UsageReport) -> bool:
@@ -119,12 +154,12 @@ def _periods(today: date) -> list[tuple[str, date, date]]:
     ]
 
 
-def name_of(report: UsageReport, group: Group, row: UsageRow) -> str:
+def _name(names: Mapping[str, str], group: Group, row: UsageRow) -> str:
     """Return the name of a row's group."""
     if group == "hour":
         return "" if row.hour is None else row.hour.strftime("%Y-%m-%d %H:%M %z")
     value = str(getattr(row, group))
-    return report.names.get(value, value)
+    return names.get(value, value)
 
 
 def _every_day(rows: Sequence[UsageRow], query: UsageQuery) -> list[UsageRow]:
@@ -158,10 +193,10 @@ def _charts(days: Sequence[UsageRow], currency: str) -> dict[str, Chart]:
     ]
     cost = [(currency, [float(row.cost) for row in days])]
     return {
-        "tokens": chart(time, tokens, stacked=True, bars=True),
-        "cost": chart(time, cost, stacked=True, bars=True),
-        "calls": chart(time, calls, stacked=True, bars=True),
-        "delays": chart(time, delays),
+        "tokens": chart(time, tokens, stacked=True, bars=True, days=True),
+        "cost": chart(time, cost, stacked=True, bars=True, days=True),
+        "calls": chart(time, calls, stacked=True, bars=True, days=True),
+        "delays": chart(time, delays, days=True),
     }
 
 

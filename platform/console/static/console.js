@@ -2,12 +2,19 @@
  *
  * A chart is <div class="chart" data-chart="NAME" data-unit="UNIT">. Its data are the page's element
  * <script type="application/json" id="chart-data">: {NAME: {time: [s], series: [{label, values}], stacked,
- * bars, limits: [{label, value}], top}}, then the events "charts" of the page's stream, in the same format. */
+ * bars, days, limits: [{label, value}], marks: [{at, text, tone}], top}}, then the events "charts" of the page's
+ * stream, in the same format. The texts of a chart's marks are the list <ol data-marks="NAME">. With
+ * data-span-s all charts have one time axis of this length, and one cursor.
+ *
+ * Times are the reader's, as those of the page; with "days" they are days of the report, as it counts them.
+ *
+ * A restarted server knows nothing of the time before: what the page has of it stays, with a gap after it. */
 "use strict";
 
 (() => {
   const charts = new Map();
   const COLOURS = 8;
+  const HISTORY_S = 1800;
 
   function colour(name) {
     const probe = document.createElement("span");
@@ -23,6 +30,7 @@
     if (value === null || value === undefined) return "–";
     if (unit === "%") return `${(100 * value).toFixed(Math.abs(value) < 0.1 ? 1 : 0)} %`;
     if (unit === "s") return value < 1 ? `${Math.round(1000 * value)} ms` : `${plain(value)} s`;
+    if (unit) return `${number(value)}${unit.startsWith("/") ? "" : " "}${unit}`;
     const size = Math.abs(value);
     for (const [least, by, letter] of [[1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]]) {
       if (size >= least) return plain(value / by) + letter;
@@ -37,18 +45,56 @@
   // Format as 24-hour time; the first tick of a day has the date.
   function clock(seconds, step, before) {
     const time = new Date(1000 * seconds);
-    const two = (value) => String(value).padStart(2, "0");
-    const day = `${time.getFullYear()}-${two(time.getMonth() + 1)}-${two(time.getDate())}`;
+    const day = localTime.day(time);
     if (step >= 86400) return day;
-    const hour = `${two(time.getHours())}:${two(time.getMinutes())}`;
-    const shown = step < 60 ? `${hour}:${two(time.getSeconds())}` : hour;
+    const shown = localTime.clock(time).slice(0, step < 60 ? 8 : 5);
     const same = before !== undefined && new Date(1000 * before).getDate() === time.getDate();
     return same ? shown : `${shown}\n${day}`;
   }
 
+  // Format as local time of the day.
+  function timeOfDay(seconds) {
+    return localTime.clock(new Date(1000 * seconds)).slice(0, 5);
+  }
+
+  // Length of the common time axis in seconds; 0 if each chart is as long as its data.
+  function span() {
+    return Number(document.getElementById("chart-data").dataset.spanS || 0);
+  }
+
+  // Sums of the layers up to each one; a time without any value is a gap.
   function stacked(series) {
     const sums = [];
-    return series.map((each) => each.values.map((value, at) => (sums[at] = (sums[at] || 0) + (value || 0))));
+    return series.map((each) => each.values.map((value, at) => {
+      if (series.every((layer) => layer.values[at] === null)) return null;
+      return (sums[at] = (sums[at] || 0) + (value || 0));
+    }));
+  }
+
+  // When the process of the server began, in UTC epoch seconds.
+  function startOfServer() {
+    return Number(document.querySelector("[data-started]")?.dataset.started || 0);
+  }
+
+  // Return the data of a restarted server behind what is left of the time before, with a gap at `start`.
+  function joined(past, data, start) {
+    const length = span() || HISTORY_S;
+    const now = data.time.map((_, at) => at).filter((at) => data.time[at] > start);
+    const newest = now.length ? data.time[now.at(-1)] : start;
+    if (start <= newest - length) return data;
+    const kept = past.time.map((_, at) => at).filter((at) => past.time[at] >= newest - length && past.time[at] < start);
+    const labels = [...new Set([...data.series, ...(kept.length ? past.series : [])].map((each) => each.label))];
+    const part = (from, label, indices) => {
+      const values = from.series.find((each) => each.label === label)?.values;
+      return indices.map((at) => values?.[at] ?? null);
+    };
+    return {
+      ...data,
+      time: [...kept.map((at) => past.time[at]), start, ...now.map((at) => data.time[at])],
+      series: labels.map((label) => ({
+        label, values: [...part(past, label, kept), null, ...part(data, label, now)],
+      })),
+    };
   }
 
   class Chart {
@@ -65,7 +111,13 @@
       return { width: Math.max(200, this.box.clientWidth), height: this.box.clientHeight };
     }
 
+    // Keep the present data as those before a restart of the server.
+    keep(start) {
+      if (this.data?.time.length) Object.assign(this, { past: this.data, start });
+    }
+
     show(data) {
+      if (this.past) data = joined(this.past, data, this.start);
       const names = JSON.stringify([data.series.map((each) => each.label), data.limits || []]);
       const again = this.plot && names === this.names;
       this.data = data;
@@ -74,6 +126,13 @@
       else this.build();
       this.describe();
       this.fillTable();
+    }
+
+    // Format a time beside the one before, which may be undefined; a day of the report once.
+    label(seconds, step, before) {
+      if (!this.data.days) return clock(seconds, step, before);
+      const [day, last] = [seconds, before ?? 0].map((each) => new Date(1000 * each).toISOString().slice(0, 10));
+      return day === last ? "" : day;
     }
 
     columns() {
@@ -114,13 +173,17 @@
       this.plot = new uPlot({
         ...this.size(),
         legend: { show: false },
-        cursor: { y: false, drag: { x: false, y: false } },
-        scales: { y: { range: (_, low, high) => [Math.min(0, low), this.data.top || (high > 0 ? high * 1.08 : 1)] } },
+        cursor: { y: false, drag: { x: false, y: false }, sync: span() ? { key: "page", setSeries: false } : undefined },
+        tzDate: (seconds) => (this.data.days ? uPlot.tzDate(new Date(1000 * seconds), "UTC") : new Date(1000 * seconds)),
+        scales: { x: { range: (_, first, last) => (span() && last ? [last - span(), last] : [first, last]) }, y: { range: (_, low, high) => [Math.min(0, low), this.data.top || (high > 0 ? high * 1.08 : 1)] } },
         axes: [{ ...axis, space: 80, values: (_, ticks, at, space, step) =>
-          ticks.map((tick, number_) => clock(tick, step, ticks[number_ - 1])) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => number(tick, unit)) }],
+          ticks.map((tick, number_) => this.label(tick, step, ticks[number_ - 1])) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => number(tick, unit)) }],
         series: [{}, ...lines, ...bounds],
         bands,
-        hooks: { setCursor: [(plot) => this.showValues(plot.cursor.idx)] },
+        hooks: {
+          setCursor: [(plot) => this.showValues(plot.cursor.idx)],
+          draw: [(plot) => this.drawMarks(plot, text)],
+        },
       }, this.columns(), this.box);
       this.box.querySelectorAll("canvas").forEach((canvas) => canvas.setAttribute("aria-hidden", "true"));
       if (this.keys) {
@@ -133,6 +196,36 @@
         }));
       }
       this.showValues(null);
+    }
+
+    restarted() {
+      return this.past && this.data.time[0] <= this.start ? `restarted ${timeOfDay(this.start)}` : "";
+    }
+
+    // Vertical lines: those of the data with their numbers, or else that of a restart with its text.
+    drawMarks(plot, colour_) {
+      const marks = (this.data.marks || []).map((each, at) => ({ ...each, label: String(at + 1) }));
+      if (!marks.length && this.restarted()) marks.push({ at: this.start, label: this.restarted() });
+      const { left, top, width, height } = plot.bbox;
+      const { ctx } = plot;
+      ctx.save();
+      ctx.setLineDash([2, 4]);
+      ctx.font = `${12 * devicePixelRatio}px system-ui`;
+      let labelled = -Infinity;
+      for (const mark of marks) {
+        const at = plot.valToPos(mark.at, "x", true);
+        if (at < left || at > left + width) continue;
+        ctx.strokeStyle = ctx.fillStyle = mark.tone ? colour(mark.tone) : colour_;
+        ctx.beginPath();
+        ctx.moveTo(at, top);
+        ctx.lineTo(at, top + height);
+        ctx.stroke();
+        if (at < labelled + 18 * devicePixelRatio) continue; // its number would cover the one before
+        labelled = at;
+        ctx.textAlign = at > left + width / 2 ? "right" : "left";
+        ctx.fillText(` ${mark.label} `, at, top + 12 * devicePixelRatio);
+      }
+      ctx.restore();
     }
 
     showValues(at) {
@@ -149,7 +242,7 @@
       const parts = this.data.series.map((each) => `${each.label} ${number(each.values[last], this.unit)}`);
       this.box.setAttribute("role", "img");
       this.box.setAttribute("aria-label", `${this.box.dataset.title || this.box.dataset.chart}, at the end: `
-        + (parts.join(", ") || "nothing"));
+        + ([...parts, this.restarted()].filter(Boolean).join(", ") || "nothing"));
       this.showValues(this.plot.cursor.idx);
     }
 
@@ -166,18 +259,40 @@
       const body = table.createTBody();
       for (let at = this.data.time.length - 1, rows = 0; at >= 0 && rows < 30; at -= 1, rows += 1) {
         const row = body.insertRow();
-        row.insertCell().textContent = new Date(1000 * this.data.time[at]).toLocaleTimeString();
+        row.insertCell().textContent = this.label(this.data.time[at], 1, this.data.time[at + 1]);
         for (const each of this.data.series) row.insertCell().textContent = number(each.values[at], this.unit);
       }
       this.table.querySelector(".wide").replaceChildren(table);
     }
   }
 
+  // List the marks of the charts, in local time.
+  function listMarks(data) {
+    document.querySelectorAll("[data-marks]").forEach((list) => {
+      const items = (data[list.dataset.marks]?.marks || []).map((mark) => {
+        const item = document.createElement("li");
+        if (mark.tone) item.className = mark.tone;
+        const time = document.createElement("time");
+        time.dateTime = new Date(1000 * mark.at).toISOString();
+        time.title = time.dateTime;
+        time.textContent = timeOfDay(mark.at);
+        item.append(time, ` ${mark.text}`);
+        return item;
+      });
+      list.replaceChildren(...items);
+    });
+  }
+
   function faded(rgb) {
     return rgb.replace("rgb(", "rgba(").replace(")", ", 0.22)");
   }
 
+  let known = 0;
+
   function showCharts(data) {
+    const start = startOfServer();
+    if (known && start > known) for (const chart of charts.values()) chart.keep(start);
+    known = start;
     document.querySelectorAll("[data-chart]").forEach((box) => {
       if (!charts.has(box)) charts.set(box, new Chart(box));
     });
@@ -185,6 +300,7 @@
       if (!box.isConnected) charts.delete(box);
       else if (data[box.dataset.chart]) chart.show(data[box.dataset.chart]);
     }
+    listMarks(data);
   }
 
   function showLive(on) {
@@ -214,11 +330,24 @@
     if (event.detail.type === "message") document.querySelectorAll(".live").forEach((mark) => mark.remove());
     else showLive(false);
   });
-  // Ask for confirmation before a form with data-confirm is sent.
+  // Copy the text of the element that a button with data-copy names.
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    button.textContent = "Copied";
+  });
+  // Ask for confirmation before a form with data-confirm, or by a button with it, is sent.
   document.addEventListener("submit", (event) => {
-    const question = event.target.dataset.confirm;
+    const question = event.submitter?.dataset.confirm || event.target.dataset.confirm;
     if (question && !window.confirm(question)) event.preventDefault();
   }, true);
+  // A link to a dialog opens it, and one to a field selects its text.
+  document.addEventListener("DOMContentLoaded", () => {
+    const named = document.getElementById(decodeURIComponent(window.location.hash.slice(1)));
+    if (named?.popover) named.showPopover();
+    else if (named?.matches("main input")) named.select();
+  });
   // Show rejected changes, too: by default htmx drops responses that are not successful.
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (event.detail.xhr.status >= 400 && event.detail.xhr.status !== 401) {

@@ -13,7 +13,7 @@ that it may share, 0.1 ms of CPU.
 
 Space is allocated ahead (:mod:`fairserve.platform.control.journal.reserve`): on a full disk new calls
 are rejected, and the ends of accepted ones are written. Ends of runs wait in memory for space, and
-progress is dropped.
+progress and marks are dropped.
 
 Weaknesses: a disk that fails, rather than being full, leaves the entries of running calls in memory
 until it works again. Their number is bounded by the running calls, since new ones are rejected until
@@ -182,8 +182,8 @@ class Journal:
         """Queue an entry for the writer; return its number for :meth:`durable`.
 
         An ``accepted`` entry holds space for the end of its call, and is the only one that can be
-        rejected (JournalUnavailableError). ``progress`` may be dropped; the other kinds are kept until
-        they are written.
+        rejected (JournalUnavailableError). ``progress`` may be dropped, and so may a ``mark`` without
+        space or behind entries that wait for it; the other kinds are kept until they are written.
         """
         if kind == "accepted":
             self.check()
@@ -194,7 +194,9 @@ class Journal:
                 self._reserve.hold(key, len(line))
             elif kind == "closed" and self._reserve.release(key):
                 pass  # written into the space that it held
-            elif kind == "progress" and not self._has_room(len(line) + CALL_BYTES):
+            elif kind in ("progress", "mark") and (
+                (kind == "mark" and self._waiting) or not self._has_room(len(line) + CALL_BYTES)
+            ):
                 return self._sequence
             elif self._waiting or not self._has_room(len(line)):
                 self._waiting.append(pending)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from fairserve.platform.control.journal.entries import Kind
@@ -29,6 +30,8 @@ class StoredMarks:
         self._changed = threading.Condition()
         self._stored = NO_ENTRY
         self.last_tick = NO_ENTRY
+        self.last_read: Callable[[], EntryId] = lambda: self.last_tick
+        """Returns the last entry that this process has read; its rows may follow the last tick."""
 
     @property
     def stored_entry(self) -> EntryId:
@@ -53,7 +56,7 @@ class StoredMarks:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the rows of all entries so far are in the database; return whether they are."""
-        target = self.last_tick
+        target = self.last_read()
         with self._changed:
             return self._changed.wait_for(lambda: self._stored >= target, timeout_s)
 

@@ -19,15 +19,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
-
-from msgspec import Raw
 
 from fairserve.engine.backoff import Backoff
 from fairserve.interactions.call import Call
@@ -35,6 +31,11 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.cell_events import CellEvent
+from fairserve.platform.control.log.answered_calls import AnsweredCalls
+from fairserve.platform.control.log.answers import AnswerBook, answers_of
+from fairserve.platform.control.log.clock import LogClock
+from fairserve.platform.control.log.live_processes import BEAT_TICKS
+from fairserve.platform.control.log.outbox import LogOutbox
 from fairserve.platform.control.log.redis_log import (
     LOST,
     LogEntry,
@@ -43,102 +44,37 @@ from fairserve.platform.control.log.redis_log import (
     Where,
     cancel,
 )
-from fairserve.platform.control.log.shared_cell import Applied, EntryId, SharedCell
+from fairserve.platform.control.log.shared_cell import (
+    CELL_VERSION,
+    Applied,
+    EntryId,
+    SharedCell,
+)
+from fairserve.platform.control.log.succession import CellMismatchError, Succession
 from fairserve.platform.control.log.wire import (
     EventBatch,
     LogTick,
     UnreadableEntryError,
-    UnsharedEventError,
     batch_bytes,
-    event_bytes,
+    head_of,
     tick_of,
 )
-from fairserve.platform.control.messages import Progress, Submit
+from fairserve.platform.control.messages import Submit
 from fairserve.platform.control.order import OnOutputs
 
 logger = logging.getLogger(__name__)
 
 READ_MS = 500
+GATHERED_S = 0.02
+"""Pause between two readings while no client of this process waits for what others write."""
 SUSPENDED_S = 5.0
 """Seconds between two looks at the log after which entries may have been dropped from it."""
 SILENCE_S = 3.0
 """Seconds without a tick after which nothing new is accepted, and the epoch is looked for again."""
-REPEATED_S = 60.0
-"""Seconds for which a batch that was read back is kept, in case the server loses it."""
 MAX_WAITING = 20_000
 """Events that wait to be written, of which new calls are rejected beyond a half."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 0.25
 """Pauses between attempts: the last one is shorter than an election, which no process may miss."""
-OF_BATCH = 64
-"""Events of one entry: an entry is applied in one turn of the event loop."""
-
-
-class CellMismatchError(Exception):
-    """This process differs from the others of the cell. The message says in what, and what to do."""
-
-
-@dataclass(slots=True)
-class _Sent:
-    """A batch that was written, or is to be."""
-
-    events: list[Raw]
-    waits: list[asyncio.Future[None] | None]
-    """Those that wait for each event; empty once the batch was read back."""
-    read_s: float | None = None
-    """Monotonic time at which it was read back."""
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """Events to be written."""
-
-    events: list[CellEvent] = field(default_factory=list)
-    waits: list[asyncio.Future[None] | None] = field(default_factory=list)
-    progress: dict[str, int] = field(default_factory=dict)
-    """Places of the calls' progress: a later one replaces it."""
-
-    def add(self, event: CellEvent, wait: asyncio.Future[None] | None = None) -> None:
-        if isinstance(event, Progress):
-            place = self.progress.get(event.call_id)
-            if place is not None:
-                before = self.events[place]
-                assert isinstance(before, Progress)
-                if before.started == event.started:
-                    self.events[place] = event
-                    return
-            self.progress[event.call_id] = len(self.events)
-        self.events.append(event)
-        self.waits.append(wait)
-
-    def take(self, most: int) -> tuple[list[CellEvent], list[asyncio.Future[None] | None]]:
-        events, waits = self.events[:most], self.waits[:most]
-        self.events, self.waits = self.events[most:], self.waits[most:]
-        self.progress = {
-            event.call_id: place
-            for place, event in enumerate(self.events)
-            if isinstance(event, Progress)
-        }
-        return events, waits
-
-
-class LogClock:
-    """Time of a cell: that of the last entry, and what has passed here since. It does not go back."""
-
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._entry_s = 0.0
-        self._read_s = monotonic()
-        self._last_s = 0.0
-
-    def read(self, entry: EntryId) -> None:
-        """Note that an entry was read now."""
-        self._entry_s, self._read_s = entry.at_s, self._monotonic()
-
-    def __call__(self) -> float:
-        """Return UTC epoch seconds, at most a tick ahead of the last entry."""
-        ahead = min(0.25, self._monotonic() - self._read_s)
-        self._last_s = max(self._last_s, self._entry_s + ahead)
-        return self._last_s
 
 
 class LogOrder:
@@ -158,18 +94,30 @@ class LogOrder:
         on_replaced: Callable[[list[CallState]], None] = lambda before: None,
         on_tick: Callable[[EntryId, LogTick], None] = lambda entry, tick: None,
         on_failure: Callable[[str], None] = lambda problem: None,
+        on_followed: Callable[[], None] = lambda: None,
+        hurries: Callable[[], bool] = lambda: True,
+        version: int = CELL_VERSION,
     ) -> None:
-        """``agreement`` is what all processes of the cell must have in common.
+        """``agreement`` and ``version`` are what all processes of the cell must have in common.
 
         ``keys_of`` returns the block keys of a prompt, by which the other processes know it.
         ``on_replaced`` is called with the earlier calls after the state was replaced. ``on_failure``
-        is called with a sentence when this process cannot apply the log any more.
+        is called with a sentence when this process cannot apply the log any more. ``on_followed`` is
+        called once this process does not apply it because a newer version decides. ``hurries`` returns
+        whether a client of this process may wait for an event of another one: else entries are gathered
+        for a while, because each reading costs more than applying what it returns.
         """
         self.log = log
         self.shared_cell = SharedCell(cell)
         self.clock = clock
-        self.agreement = dict(agreement)
-        self.process = _process_id()
+        self.agreement, self.version = dict(agreement), version
+        self.book: AnswerBook | None = None
+        """Answers to processes of the former version; None in a process that never speaks."""
+        self._answered: AnsweredCalls | None = None
+        """The calls of this process, if a newer version decides about them."""
+        self._waits_for = ""
+        """Reason for which this process waits, as it was logged last."""
+        self._succession = Succession(log, version)
         self.epoch = 0
         self.speaks = False
         """True while this process is the speaker; set by the speaker's task."""
@@ -182,13 +130,12 @@ class LogOrder:
         self._keys_of = keys_of
         self._on_outputs = on_outputs
         self._on_replaced, self._on_tick, self._on_failure = on_replaced, on_tick, on_failure
-        self._waiting = _Waiting()
-        self._sent: dict[int, _Sent] = {}
-        """Batches by their numbers: all that were not read back, and the latest that were."""
-        self._number = 0
-        self._written = 0
-        """Number of the last batch that is in Redis."""
-        self._kept_waits: list[tuple[int, asyncio.Future[None]]] = []
+        self._on_followed, self._hurries = on_followed, hurries
+        self._awaiting = 0
+        """Events of this process that somebody waits to be read back."""
+        self._awaited = asyncio.Event()
+        """Set when there is one more."""
+        self._outbox = LogOutbox()
         self._wake = asyncio.Event()
         self._attached = asyncio.Event()
         self._stale = False
@@ -207,6 +154,11 @@ class LogOrder:
     async def attach(self) -> None:
         """Get the state of the cell; wait until it has one. Raises CellMismatchError."""
         await self._attach()
+
+    @property
+    def process(self) -> str:
+        """The id of this process in the log."""
+        return self._outbox.process
 
     @property
     def attached(self) -> bool:
@@ -239,11 +191,7 @@ class LogOrder:
 
     def _fail(self, problem: str) -> None:
         self._ticked_s = None
-        waiting, self._waiting = self._waiting, _Waiting()
-        waits = [*waiting.waits, *(wait for sent in self._sent.values() for wait in sent.waits)]
-        for wait in waits:
-            if wait is not None and not wait.done():
-                wait.set_exception(_unavailable(problem))
+        self._outbox.fail(_unavailable(problem))
         self._detach()
         logger.error("%s; this process leaves the cell", problem)
         self._on_failure(problem)
@@ -263,7 +211,7 @@ class LogOrder:
             raise _unavailable("no control process speaks; nothing new is accepted until one does")
         if self._full:
             raise _unavailable(self._full)
-        if len(self._waiting.events) > MAX_WAITING // 2:
+        if len(self._outbox) > MAX_WAITING // 2:
             raise _unavailable(
                 "the log accepts too few events; nothing new is accepted until it does"
             )
@@ -272,7 +220,9 @@ class LogOrder:
 
     def put(self, event: CellEvent) -> None:
         """See the protocol."""
-        self._waiting.add(event)
+        if self._answered is not None:
+            self._answered.put(event)
+        self._outbox.put(event)
         self._wake.set()
 
     async def applied(self, event: CellEvent) -> None:
@@ -282,31 +232,29 @@ class LogOrder:
             call.block_keys = self._keys_of(call)
             event = replace(event, call=call)
         wait: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(event, wait)
+        if self._answered is not None:
+            self._answered.put(event)
+        self._outbox.put(event, wait)
         self._wake.set()
-        await wait
+        self._awaiting += 1
+        self._awaited.set()
+        try:
+            await wait
+        finally:
+            self._awaiting -= 1
 
     async def kept(self) -> None:
         """Wait until the events so far are in Redis; not while Redis does not answer.
 
         Until it does they are in this process, which writes them then.
         """
-        if not self.attached:
-            return
-        number = self._number + math.ceil(len(self._waiting.events) / OF_BATCH)
-        if self._written >= number:
-            return
-        wait: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._kept_waits.append((number, wait))
-        await wait
+        if self.attached:
+            await self._outbox.kept()
 
     def _detach(self) -> None:
         """Look for the log before the next reading; nobody waits for it with a complete answer."""
         self._attached.clear()
-        waits, self._kept_waits = self._kept_waits, []
-        for _, wait in waits:
-            if not wait.done():
-                wait.set_result(None)
+        self._outbox.end_kept()
 
     def observe(self, event: CellEvent) -> None:
         """See the protocol: the speaker reports the workers."""
@@ -332,18 +280,10 @@ class LogOrder:
                 self._wake.set()
 
     async def _write_all(self) -> None:
-        while True:
-            number = self._written + 1
-            sent = self._sent.get(number)
-            if sent is None:
-                if not self._waiting.events:
-                    return
-                sent = self._batch()
-                if sent is None:
-                    self._wrote(self._written)
-                    continue
-            attachment = self._attachment
-            data = batch_bytes(EventBatch(self.process, number, sent.events))
+        while (due := self._outbox.to_write()) is not None:
+            number, batch = due
+            attachment, follows = self._attachment, self._answered is not None
+            data = batch_bytes(EventBatch(self.process, number, batch.events, follows))
             there = await self.log.append(self.epoch, data)
             if attachment != self._attachment:
                 continue  # the log is another now, or may have lost batches
@@ -351,34 +291,7 @@ class LogOrder:
                 self._detach()  # the reader looks for the present epoch
                 self._wake.set()
                 return
-            self._wrote(number)
-
-    def _wrote(self, number: int) -> None:
-        self._written = max(self._written, number)
-        up_to = self._written if self._waiting.events or self._written < self._number else math.inf
-        due = [wait for n, wait in self._kept_waits if n <= up_to]
-        self._kept_waits = [each for each in self._kept_waits if each[0] > up_to]
-        for wait in due:
-            if not wait.done():
-                wait.set_result(None)
-
-    def _batch(self) -> _Sent | None:
-        """Make a batch of the first events that wait; None if none of them can be written."""
-        sent = _Sent([], [])
-        for event, wait in zip(*self._waiting.take(OF_BATCH), strict=True):
-            try:
-                sent.events.append(event_bytes(event))
-            except UnsharedEventError as error:
-                logger.error("%s", error)
-                if wait is not None and not wait.done():
-                    wait.set_exception(error)
-            else:
-                sent.waits.append(wait)
-        if not sent.events:
-            return None
-        self._number += 1
-        self._sent[self._number] = sent
-        return sent
+            self._outbox.wrote(number)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -410,13 +323,27 @@ class LogOrder:
                 await asyncio.sleep(0)  # an entry is applied in one turn of the event loop
                 if not self._attached.is_set():
                     break
+            if entries:
+                await self._gather()
+
+    async def _gather(self) -> None:
+        """Let entries gather, unless somebody here waits for one."""
+        if not self._awaiting and not self._hurries():
+            self._awaited.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GATHERED_S):
+                    await self._awaited.wait()
 
     def _read(self, entry: LogEntry) -> None:
         """Apply an entry."""
+        if self._answered is not None:
+            self._read_answers(entry, self._answered)
+            return
         match entry.kind:
             case "b":
                 self.clock.read(entry.entry)
                 missing = self.shared_cell.batch(entry.entry, entry.data, self._took)
+                self._outbox.read_back(self._seen())
                 if missing == self.process:
                     self._write_missing()
             case "t":
@@ -424,8 +351,42 @@ class LogOrder:
                 self._tick(entry.entry, tick_of(entry.data))
             case "e" if int(entry.data) != self.epoch:
                 self._detach()
+            case "s":
+                self.shared_cell.seal(entry.entry)
             case _:
                 self.shared_cell.last = entry.entry
+                if entry.kind == "a" and self.book is not None:
+                    self.book.read(entry.data)
+
+    def _read_answers(self, entry: LogEntry, calls: AnsweredCalls) -> None:
+        """Read an entry of a newer version."""
+        self.clock.read(entry.entry)
+        self.shared_cell.last = entry.entry
+        match entry.kind:
+            case "b":
+                process, number = head_of(entry.data)
+                missing = self.shared_cell.passed(entry.entry, process, number)
+                if process != self.process:
+                    return
+                calls.wrote()
+                if missing is None and (batch := self._outbox.unread(number)) is not None:
+                    if batch.waits:
+                        calls.wait_for(entry.entry, number, batch.waits)
+                    self._outbox.read_back(number)
+                elif missing:
+                    self._write_missing()
+            case "a":
+                for answer in answers_of(entry.data):
+                    self._on_outputs(calls.outputs(answer))
+                    calls.wake(EntryId.of(answer.entry), answer.invalid, self.process)
+            case "t":
+                tick = tick_of(entry.data)
+                self._ticked_s, self._full = time.monotonic(), tick.full
+                self._on_tick(entry.entry, tick)
+                self._outbox.forget()
+                self._beat(calls.tick())
+            case "e" if int(entry.data) != self.epoch:
+                self._detach()
 
     def _silent_s(self) -> float:
         """Return the seconds since the last tick, or since the log was last looked for."""
@@ -435,12 +396,12 @@ class LogOrder:
     def _took(self, process: str, number: int, place: int, applied: Applied) -> None:
         """Execute the outputs of an event, and wake who waits for it."""
         self._on_outputs(applied.outputs)
+        if self.book is not None:
+            shared = self.shared_cell
+            self.book.took(shared.last, applied, shared.followed, process, number, place)
         if process != self.process:
             return
-        sent = self._sent.get(number)
-        if sent is None or place >= len(sent.waits):
-            return
-        wait = sent.waits[place]
+        wait = self._outbox.wait_of(number, place)
         if wait is None:
             if applied.error is not None:
                 logger.warning(
@@ -451,12 +412,6 @@ class LogOrder:
                 wait.set_result(None)
             else:
                 wait.set_exception(applied.error)
-        if place == len(sent.waits) - 1:
-            self._read_back(number, sent)
-
-    def _read_back(self, number: int, sent: _Sent) -> None:
-        sent.waits, sent.read_s = [], time.monotonic()
-        self._wrote(number)
 
     def _tick(self, entry: EntryId, tick: LogTick) -> None:
         if self.shared_cell.differs(tick):
@@ -468,18 +423,22 @@ class LogOrder:
             self._detach()
         self._ticked_s, self._full = time.monotonic(), tick.full
         self.last_speaker = tick.speaker
-        self._on_outputs(self.shared_cell.tick(entry, tick).outputs)
+        applied = self.shared_cell.tick(entry, tick)
+        self._on_outputs(applied.outputs)
+        if self.book is not None:
+            self.book.took(entry, applied, self.shared_cell.followed)
         self._on_tick(entry, tick)
-        self._forget_batches()
+        self._outbox.forget()
+        self._beat(self.shared_cell.silent_ticks(self.process))
 
-    def _forget_batches(self) -> None:
-        """Drop batches that were read back so long ago that the server has them for good."""
-        before_s = time.monotonic() - REPEATED_S
-        while self._sent:
-            number, sent = next(iter(self._sent.items()))
-            if sent.read_s is None or sent.read_s > before_s:
-                return
-            del self._sent[number]
+    def _beat(self, silent_ticks: int) -> None:
+        """Write an empty batch if the cell would take this process for a lost one soon."""
+        if silent_ticks >= BEAT_TICKS and self._outbox.add_empty(self._seen()):
+            self._wake.set()
+
+    def _seen(self) -> int:
+        """Return the number of the last batch of this process that the cell has."""
+        return self.shared_cell.seen(self.process)
 
     # --- the epoch --------------------------------------------------------------------------------
 
@@ -487,12 +446,21 @@ class LogOrder:
         """Join the present epoch, or begin one where that is this process' part."""
         while True:
             base = await self.log.base()
-            self.differs = base is not None and base.agreement != self.agreement
+            if base is not None and base.version != self.version:
+                if base.version > self.version and await self._follow_answers(base):
+                    break
+                if base.version > self.version or not await self._succeeds(base):
+                    await asyncio.sleep(LAST_RETRY_S)
+                    continue
+            self.differs = base is not None and (
+                base.version != self.version or base.agreement != self.agreement
+            )
             if (
                 base is not None
                 and self.differs
+                and base.version == self.version
                 # A control process follows those that differ if none of them speaks any more.
-                and (self.begins_epochs is None or await self.log.has_speaker())
+                and (self.begins_epochs is None or await self.log.has_speaker(self.process))
             ):
                 raise CellMismatchError(_difference(base.agreement, self.agreement))
             if base is not None and base.epoch == self.epoch and not self._stale:
@@ -505,6 +473,8 @@ class LogOrder:
                 break
             if self.begins_epochs is not None:
                 await self.begins_epochs(base)
+            elif base is None:
+                self._wait_for("no control process has begun the cell")
             await asyncio.sleep(FIRST_RETRY_S)
         self._repeat()
         self._stale = False
@@ -512,13 +482,57 @@ class LogOrder:
         self._attached.set()
         self._wake.set()
 
+    # --- other versions ---------------------------------------------------------------------------
+
+    def _wait_for(self, what: str) -> None:
+        """Take no part; log why, once."""
+        self._ticked_s = None
+        if what != self._waits_for:
+            self._waits_for = what
+            logger.warning("this process waits: %s", what)
+
+    async def _succeeds(self, base: PresentEpoch) -> bool:
+        """Return whether this process may take the cell over from the former version."""
+        if self.begins_epochs is None:
+            self._wait_for(f"version {base.version} speaks, and control is to begin {self.version}")
+            return False
+        self._wait_for(f"version {base.version} of the cell hands over to {self.version}")
+        return await self._succession.may_begin(base, self.process)
+
+    async def _follow_answers(self, base: PresentEpoch) -> bool:
+        """Continue without deciding, if this process has calls; return whether it does."""
+        if self.begins_epochs is not None or not self.epoch:
+            self._wait_for(f"version {base.version} of the cell decides, and it has {self.version}")
+            return False
+        if base.epoch == self.epoch and await self._where() == "there":
+            return True
+        state = await self.log.snapshot(base.epoch)
+        if state is None:
+            return False
+        # Only a sealed log was read to its end.
+        missed = self._answered is not None or self.shared_cell.sealed is None
+        self.epoch = base.epoch
+        self.shared_cell.pass_over(state)
+        self.clock.read(self.shared_cell.last)
+        if self._answered is None:
+            logger.warning("version %d of the cell decides, and answers here", base.version)
+            self._on_followed()
+            self._answered = AnsweredCalls(self.shared_cell.cell, self.clock)
+            for event in self._outbox.not_read():
+                self._answered.put(event)
+        if missed:
+            self._answered.wake(self.shared_cell.last)
+            self._outbox.passed(self._seen())
+            for event in self._answered.requeues():
+                self.put(event)
+        return True
+
     async def _where(self) -> Where:
         return await self.log.where(self.epoch, self.shared_cell.last)
 
     def _repeat(self) -> None:
         """Write again what was written and not read back: it may be lost. The cell ignores the rest."""
-        first = next(iter(self._sent), self._number + 1)
-        self._written = max(self.shared_cell.seen(self.process), first - 1)
+        self._outbox.rewrite(self._seen())
         self._attachment += 1
         self._wake.set()
 
@@ -528,12 +542,9 @@ class LogOrder:
         A new id begins with batch 1, if earlier ones are no longer known here: they were read back so
         long ago that the state that lacks them is older, or that the cell has forgotten this process.
         """
-        if self.shared_cell.seen(self.process) + 1 not in self._sent:
+        if not self._outbox.continues(self._seen()):
             logger.warning("the cell has not seen the earlier batches of this process")
-            first = next(iter(self._sent), self._number + 1)
-            self.process, self._number = _process_id(), self._number - first + 1
-            self._sent = dict(enumerate(self._sent.values(), start=1))
-            self._kept_waits = [(number - first + 1, wait) for number, wait in self._kept_waits]
+            self._outbox.rename()
         self._repeat()
 
     async def _replace(self, epoch: int) -> bool:
@@ -550,18 +561,9 @@ class LogOrder:
         self.epoch = epoch
         self.clock.read(self.shared_cell.last)
         self._on_replaced(before)
-        for number, sent in self._sent.items():
-            if sent.read_s is None and number <= self.shared_cell.seen(self.process):
-                for wait in sent.waits:
-                    if wait is not None and not wait.done():
-                        wait.set_result(None)
-                self._read_back(number, sent)
+        self._outbox.passed(self._seen())
         logger.info("epoch %d of the cell, after entry %s", epoch, self.shared_cell.last)
         return True
-
-
-def _process_id() -> str:
-    return uuid.uuid4().hex[:12]
 
 
 def _unavailable(message: str) -> UnavailableError:

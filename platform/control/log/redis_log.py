@@ -3,7 +3,9 @@
     <prefix>:base             epoch, and what all processes must agree on
     <prefix>:snapshot:<epoch> a state of the cell and the entry after which it is
     <prefix>:log:<epoch>      the stream of entries
+    <prefix>:cut              the entry of the stored state, where the log is cut by the next one
     <prefix>:speaker          token of the speaker, with an expiry
+    <prefix>:successor        a newer version that waits to take the cell over, with an expiry
 
 All keys are in one hash slot. An epoch ends when the server has lost entries that were read: a crash
 with the append-only file synced every second, or a failover, loses some. Nothing is repeated silently:
@@ -18,9 +20,6 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import orjson
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import (
     BusyLoadingError,
     ConnectionError,
@@ -29,6 +28,7 @@ from redis.exceptions import (
     TimeoutError,
 )
 
+from fairserve.platform.base.redis_client import redis_client
 from fairserve.platform.control.log.shared_cell import EntryId
 
 LOST = (
@@ -51,15 +51,30 @@ ENTRIES_AT_ONCE = 200
 """Entries that are read and applied before other work of the event loop: a few tens of ms."""
 _SAY = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+local there = redis.call('EXISTS', KEYS[2])
+if there == 1 then redis.call('XADD', KEYS[2], '*', 't', ARGV[3]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
-redis.call('XADD', KEYS[2], '*', 't', ARGV[3])
+return there
+"""
+"""A server without memory rejects a script only at its first write: the tick is first."""
+_WRITE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] or redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+redis.call('XADD', KEYS[2], '*', ARGV[2], ARGV[3])
 return 1
 """
 _STORE = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] or redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+local function later(one, other)
+  local ms, number = string.match(one, '(%d+)-(%d+)')
+  local ms_before, number_before = string.match(other, '(%d+)-(%d+)')
+  if ms ~= ms_before then return tonumber(ms) > tonumber(ms_before) end
+  return tonumber(number) > tonumber(number_before)
+end
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+local cut = redis.call('GET', KEYS[3])
+if cut and not later(ARGV[2], cut) then return 0 end
+redis.call('SET', KEYS[2], ARGV[1])
 redis.call('SET', KEYS[3], ARGV[2])
-redis.call('XTRIM', KEYS[2], 'MINID', ARGV[3])
+if cut then redis.call('XTRIM', KEYS[1], 'MINID', cut) end
 return 1
 """
 _BEGIN = """
@@ -70,6 +85,7 @@ redis.call('DEL', KEYS[3])
 redis.call('XADD', KEYS[3], ARGV[4], 'e', ARGV[3])
 redis.call('SET', KEYS[4], ARGV[5])
 redis.call('SET', KEYS[2], ARGV[6])
+redis.call('SET', KEYS[7], ARGV[4])
 redis.call('EXPIRE', KEYS[5], 60)
 redis.call('DEL', KEYS[6])
 return 1
@@ -83,8 +99,10 @@ class PresentEpoch(msgspec.Struct, frozen=True):
     """The present epoch, with the values that all processes of a cell have in common."""
 
     epoch: int
+    version: int
+    """Version of the cell (:data:`~fairserve.platform.control.log.shared_cell.CELL_VERSION`)."""
     agreement: dict[str, Any]
-    """Version, options and system of all processes: with others they would decide otherwise."""
+    """Options of all processes: with others they would decide otherwise."""
 
 
 class LogEntry(NamedTuple):
@@ -92,7 +110,8 @@ class LogEntry(NamedTuple):
 
     entry: EntryId
     kind: str
-    """``b``: a batch; ``t``: a tick; ``e``: an epoch begins."""
+    """``b``: a batch; ``t``: a tick; ``a``: answers; ``s``: nothing counts after it; ``e``: an epoch
+    begins."""
     data: bytes
 
 
@@ -102,8 +121,9 @@ class RedisLog:
     def __init__(self, url: str, prefix: str) -> None:
         """``prefix`` begins all keys; it contains a hash tag."""
         self._prefix = prefix
-        self._commands: Any = _client(url)
-        self._reading: Any = _client(url)
+        self._commands, self._reading = (
+            redis_client(url, answer_s=ANSWER_S, connect_s=CONNECT_S, single=True) for _ in range(2)
+        )
 
     def _key(self, name: str, epoch: int | None = None) -> str:
         return f"{self._prefix}:{name}" if epoch is None else f"{self._prefix}:{name}:{epoch}"
@@ -116,8 +136,13 @@ class RedisLog:
     # --- the log ----------------------------------------------------------------------------------
 
     async def base(self) -> PresentEpoch | None:
-        """Return the present epoch; None if this cell has none yet, or the server lost it."""
-        data = await self._commands.get(self._key("base"))
+        """Return the present epoch; None if this cell has none yet, or the server lost it.
+
+        What is read from now on is of the server that has the address now: the former one of a failover
+        answers on for a while.
+        """
+        await self._reading.connection_pool.disconnect()
+        data = await self._reading.get(self._key("base"))
         return None if data is None else msgspec.json.decode(data, type=PresentEpoch)
 
     async def append(self, epoch: int, data: bytes) -> bool:
@@ -150,7 +175,7 @@ class RedisLog:
 
     async def snapshot(self, epoch: int) -> dict[str, Any] | None:
         """Return the stored state of an epoch."""
-        data = await self._commands.get(self._key("snapshot", epoch))
+        data = await self._reading.get(self._key("snapshot", epoch))
         return None if data is None else orjson.loads(zlib.decompress(data))
 
     # --- the speaker ------------------------------------------------------------------------------
@@ -162,9 +187,22 @@ class RedisLog:
             return True
         return bool(await self._commands.get(key) == token.encode())
 
-    async def has_speaker(self) -> bool:
-        """Return whether a process has the lease."""
-        return await self._commands.get(self._key("speaker")) is not None
+    async def has_speaker(self, besides: str = "") -> bool:
+        """Return whether a process has the lease, besides the one with this token."""
+        return await self._commands.get(self._key("speaker")) not in (None, besides.encode())
+
+    async def announce(self, version: int, expiry_ms: int) -> None:
+        """Ask the speaker to let a newer version take the cell over."""
+        await self._commands.set(self._key("successor"), version, px=expiry_ms)
+
+    async def has_successor(self, version: int) -> bool:
+        """Return whether a version newer than this one waits to take the cell over."""
+        return int(await self._commands.get(self._key("successor")) or 0) > version
+
+    async def write(self, token: str, epoch: int, kind: str, data: bytes) -> bool:
+        """Append an entry of the speaker; return false if another process has the lease."""
+        keys = self._key("speaker"), self._key("log", epoch)
+        return bool(await self._commands.eval(_WRITE, 2, *keys, token, kind, data) == 1)
 
     async def leave(self, token: str) -> None:
         """Let another process become the speaker at once."""
@@ -196,6 +234,7 @@ class RedisLog:
             self._key("snapshot", base.epoch),
             self._key("log", before),
             self._key("snapshot", before),
+            self._key("cut"),
         )
         values = (
             token,
@@ -216,14 +255,20 @@ class RedisLog:
         await asyncio.sleep(ELECTION_S)
         return max(EntryId.of(each) for each in (await self._commands.hgetall(key)).values())
 
-    async def store_snapshot(self, token: str, epoch: int, state: bytes, before: EntryId) -> bool:
-        """Replace the state of the epoch, and drop the entries that it contains.
+    async def store_snapshot(self, epoch: int, state: bytes, last: EntryId) -> bool:
+        """Replace the state of the epoch by a later one, and drop the entries before the former one.
 
-        Return false if another process has the lease, whose state may be later.
+        A process that has just read the former one can follow from there until the next one is stored.
+        Return false if this one is not later, or the epoch is over.
         """
-        keys = self._key("speaker"), self._key("log", epoch), self._key("snapshot", epoch)
-        stored = await self._commands.eval(_STORE, 3, *keys, token, state, str(before))
+        keys = self._key("log", epoch), self._key("snapshot", epoch), self._key("cut")
+        stored = await self._commands.eval(_STORE, len(keys), *keys, state, str(last))
         return bool(stored == 1)
+
+    async def stored(self) -> EntryId | None:
+        """Return the entry after which the stored state is."""
+        found = await self._commands.get(self._key("cut"))
+        return None if found is None else EntryId.of(found)
 
     async def now_ms(self) -> int:
         """Return the server's time."""
@@ -245,13 +290,3 @@ async def cancel(*tasks: asyncio.Task[Any]) -> None:
 def state_bytes(state: dict[str, Any]) -> bytes:
     """Return a state as it is stored."""
     return zlib.compress(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS), 1)
-
-
-def _client(url: str) -> Redis:
-    return Redis.from_url(
-        url,
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=ANSWER_S,
-        socket_connect_timeout=CONNECT_S,
-        single_connection_client=True,
-    )

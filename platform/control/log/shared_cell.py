@@ -13,19 +13,28 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fairserve.interactions.call import Call
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.cell_events import (
     CallAnswer,
+    CallChange,
+    CallsLost,
     CellEvent,
     DecodedTokensDue,
     JournalRow,
     Output,
 )
+from fairserve.platform.control.log.live_processes import LiveProcesses
 from fairserve.platform.control.log.wire import LogTick, batch_of
-from fairserve.platform.control.messages import Grant, Progress
+from fairserve.platform.control.messages import Grant, Progress, Submit
 from fairserve.scheduling import events as ev
 
+CELL_VERSION = 1
+"""Version of what a copy of the cell decides: of its rules, of its state, and of the entries of the log.
+
+Processes with equal versions share a cell, whatever else differs between their releases. A release with
+the next version reads states and entries of this one. A test compares the decisions with the version."""
 FORGOTTEN_S = 3600.0
 """Seconds after which a process that wrote nothing is forgotten; it repeats batches for far less."""
 
@@ -41,6 +50,8 @@ class Applied(NamedTuple):
     outputs: Sequence[Output]
     error: Exception | None
     """Why it was invalid; it has changed nothing then."""
+    follows: bool = False
+    """True if the process that put it follows by answers."""
 
 
 OnEvent = Callable[[str, int, int, Applied], None]
@@ -85,10 +96,19 @@ class SharedCell:
         """Check sums before the latest ticks, by the ids of these."""
         self._seen: dict[str, tuple[int, float]] = {}
         """Number of the last batch of each process, and its time."""
+        self._processes = LiveProcesses()
+        self.sealed: EntryId | None = None
+        """Entry that ended this log for a newer version; nothing counts after it."""
+        self.followed: set[str] = set()
+        """Record ids of the live calls of processes that follow by answers, and of some that ended."""
 
     def seen(self, process: str) -> int:
         """Return the number of the last batch of a process; 0 if none is known."""
         return self._seen.get(process, (0, 0.0))[0]
+
+    def silent_ticks(self, process: str) -> int:
+        """Return the ticks since the last batch of a process with live calls; else 0."""
+        return self._processes.silent_ticks(process)
 
     def batch(self, entry: EntryId, data: bytes, on_event: OnEvent) -> str:
         """Apply a batch, unless it was applied before or follows one that is missing.
@@ -97,28 +117,69 @@ class SharedCell:
         place in the batch of each event, right after the event. Raises UnreadableEntryError before
         anything has changed.
         """
-        process, number, events = batch_of(data)
-        self.last, seen = entry, self.seen(process)
-        if number != seen + 1:
-            return process if number > seen else ""
-        self._seen[process] = (number, entry.at_s)
+        if self.sealed is not None:
+            self.last = entry
+            return ""
+        process, number, events, follows = batch_of(data)
+        missing = self.passed(entry, process, number)
+        if missing is not None:
+            return missing
+        self._processes.wrote(process)
         progressed = False
         for place, event in enumerate(events):
-            on_event(process, number, place, self._apply(event, entry.at_s))
+            if isinstance(event, Submit):
+                self._add_user(event.call)
+                if follows:
+                    self.followed.add(event.record_id)
+            applied = self._apply(event, entry.at_s, process)._replace(follows=follows)
+            on_event(process, number, place, applied)
             progressed = progressed or isinstance(event, Progress)
         if progressed:
             on_event(process, number, len(events), self._apply(DecodedTokensDue(), entry.at_s))
         return ""
 
-    def tick(self, entry: EntryId, tick: LogTick) -> Applied:
-        """Pass the time."""
+    def _add_user(self, call: Call) -> None:
+        """Give a call that names no user that of its run, which its server may not know yet."""
+        run = self.cell.dispatcher.tracker.get(call.interaction_id)
+        if run is not None and call.user == call.app:
+            call.user = run.owner[2]
+
+    def passed(self, entry: EntryId, process: str, number: int) -> str | None:
+        """Note a batch; return None if it is the next one of its process.
+
+        Else return the process if a batch before it is missing, and "" if it was there before.
+        """
+        self.last, seen = entry, self.seen(process)
+        if number != seen + 1:
+            return process if number > seen else ""
+        self._seen[process] = (number, entry.at_s)
+        return None
+
+    def seal(self, entry: EntryId) -> None:
+        """Let nothing count after this entry."""
         self.last = entry
+        self.sealed = self.sealed or entry
+
+    def tick(self, entry: EntryId, tick: LogTick) -> Applied:
+        """Pass the time. The calls of processes that are silent or lost end before."""
+        self.last = entry
+        if self.sealed is not None:
+            return Applied(ev.Tick(), (), None)
+        if self.followed:
+            self.followed &= {live.record_id for live in self.cell.calls}
         self._checks[str(entry)] = self.check
         if len(self._checks) > CHECKS:
             del self._checks[next(iter(self._checks))]
         for process in [p for p, (_, at) in self._seen.items() if entry.at_s - at > FORGOTTEN_S]:
             del self._seen[process]
-        return self._apply(ev.Tick(), entry.at_s)
+        silent, lost = self._processes.tick()
+        ended: list[Output] = []
+        if silent:
+            ended += self._apply(CallsLost(silent, silent=True), entry.at_s).outputs
+        if lost:
+            ended += self._apply(CallsLost(lost), entry.at_s).outputs
+        ticked = self._apply(ev.Tick(), entry.at_s)
+        return ticked._replace(outputs=[*ended, *ticked.outputs])
 
     def latest_check(self) -> tuple[str, int]:
         """Return the id of the last tick, with the check sum before it."""
@@ -129,7 +190,7 @@ class SharedCell:
         own = self._checks.get(tick.checked)
         return own is not None and own != tick.check
 
-    def _apply(self, event: CellEvent, now_s: float) -> Applied:
+    def _apply(self, event: CellEvent, now_s: float, process: str = "") -> Applied:
         error = None
         try:
             self.cell.apply(event, now_s)
@@ -137,6 +198,12 @@ class SharedCell:
             error = problem
         for text in _checked(self.cell.outputs):
             self.check = zlib.crc32(text.encode(), self.check)
+        for output in self.cell.outputs:
+            match output:
+                case CallChange(call, "accepted"):
+                    self._processes.accepted(process, call.call.call_id)
+                case CallChange(call, "ended" | "dropped"):
+                    self._processes.ended(call.call.call_id)
         return Applied(event, self.cell.outputs, error)
 
     # --- state ------------------------------------------------------------------------------------
@@ -148,13 +215,23 @@ class SharedCell:
             "last": str(self.last),
             "check": self.check,
             "seen": {process: list(each) for process, each in self._seen.items()},
+            "processes": self._processes.snapshot(),
+            "sealed": self.sealed and str(self.sealed),
+            "followed": sorted(self.followed),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Replace the state by a snapshot of a cell with the same options and seed."""
         self.cell.restore(state["cell"])
-        self.last = EntryId.of(state["last"])
         self.check, self._checks = state["check"], {}
+        self.sealed = None if state["sealed"] is None else EntryId.of(state["sealed"])
+        self.followed = set(state["followed"])
+        self._processes.restore(state["processes"])
+        self.pass_over(state)
+
+    def pass_over(self, state: Mapping[str, Any]) -> None:
+        """Continue after a snapshot of a newer version, of which only the place in the log is read."""
+        self.last = EntryId.of(state["last"])
         self._seen = {process: (number, at) for process, (number, at) in state["seen"].items()}
 
 

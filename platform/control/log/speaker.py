@@ -1,11 +1,12 @@
-"""The speaker of a cell: the control process that writes ticks, stores states, and begins epochs.
+"""The speaker of a cell: the control process that writes ticks and begins epochs.
 
 It holds a lease in Redis, which each tick renews. Another control process takes over once the lease has
 run out; it has read the same log, so there is nothing to hand over. Two that believe to speak are
 harmless: only the holder of the lease writes a tick, and rows are equal whoever stores them.
 
-A state is stored only after the rows of its entries are in the database: a process that begins with it
-derives all later rows again from the log, so no row depends on one process.
+States are stored by the processes that do not speak, so that taking one delays no tick; by the speaker
+where there is no other. One is stored only after the rows of its entries are in the database: a process
+that begins with it derives all later rows again from the log, so no row depends on one process.
 """
 
 from __future__ import annotations
@@ -15,8 +16,15 @@ import logging
 import time
 from collections.abc import Callable
 
+from fairserve.platform.control.log.answers import AnswerBook, answer_bytes
 from fairserve.platform.control.log.order import LogOrder
-from fairserve.platform.control.log.redis_log import LOST, PresentEpoch, RedisLog, state_bytes
+from fairserve.platform.control.log.redis_log import (
+    LOST,
+    PresentEpoch,
+    RedisLog,
+    cancel,
+    state_bytes,
+)
 from fairserve.platform.control.log.shared_cell import EntryId
 from fairserve.platform.control.log.wire import LogTick, tick_bytes
 from fairserve.platform.control.order import TICK_S
@@ -26,6 +34,8 @@ logger = logging.getLogger(__name__)
 LEASE_S = 3.0
 """Seconds after which another process speaks: less, and a starved machine loses its lease at random."""
 SNAPSHOT_S = 20.0
+ROWS_S = 2.0
+"""Longest wait of a newer version for the rows of this one, in seconds: this process has them."""
 
 
 class Speaker:
@@ -49,22 +59,61 @@ class Speaker:
         self._token = order.process
         self._stored, self._full, self._on_change = stored, full, on_change
         self._state: tuple[int, EntryId, bytes] | None = None
-        """A state that is not stored yet, with its epoch and last entry. Others may store later ones."""
-        self._stated_s = time.monotonic()
+        """A state that is not stored yet, with its epoch and last entry."""
+        self._stored_s = time.monotonic()
+        """Time of the last stored state, or of the start."""
         self.fresh = False
         """True if this process began the cell without an earlier state."""
+        self._book = order.book = AnswerBook()
+        self._sealed_s: float | None = None
+        """Monotonic time at which this process saw the end of its log."""
+        self._handed_over = False
+        self._ended = 0
+        """Epoch after which this process has begun one: it may not have read that yet."""
         order.begins_epochs = self._begin
 
     async def run(self) -> None:
-        """Speak whenever nobody else does, until the task is cancelled."""
+        """Speak whenever nobody else does, until the task is cancelled.
+
+        Raises what neither the server's absence nor another speaker explains, also of writing answers.
+        """
+        answering = asyncio.create_task(self._answer(), name="answers")
+        try:
+            while True:
+                began_s = time.monotonic()
+                if answering.done():
+                    answering.result()
+                try:
+                    await self._turn()
+                except LOST as error:
+                    self._set(False)
+                    logger.debug("the log does not answer the speaker: %s", type(error).__name__)
+                await asyncio.sleep(max(0.01, TICK_S - (time.monotonic() - began_s)))
+        finally:
+            await cancel(answering)
+
+    async def _answer(self) -> None:
+        """Write the answers to processes of the former version."""
         while True:
-            began_s = time.monotonic()
-            try:
-                await self._turn()
-            except LOST as error:
-                self._set(False)
-                logger.debug("the log does not answer the speaker: %s", type(error).__name__)
-            await asyncio.sleep(max(0.01, TICK_S - (time.monotonic() - began_s)))
+            await self._book.due.wait()
+            self._book.due.clear()
+            if not self._order.speaks or self._order.differs:
+                continue  # the next turn in which it does
+            if not await self._write_answers():
+                # Later answers must not precede these, which may not be in the log.
+                self._book.write_again()
+                await asyncio.sleep(TICK_S)
+
+    async def _write_answers(self) -> bool:
+        """Write all answers that are due; return whether they are in the log."""
+        try:
+            while answers := self._book.next():
+                data = answer_bytes(answers)
+                if not await self._log.write(self._token, self._order.epoch, "a", data):
+                    return False
+        except LOST:
+            return False
+        return True
 
     async def leave(self) -> None:
         """Let another process speak at once."""
@@ -80,7 +129,12 @@ class Speaker:
         if not order.attached:
             self._set(False)
             return
-        if not order.speaks and not await self._log.take_lease(self._token, lease_ms):
+        if not order.speaks and (
+            (self._handed_over and await self._log.has_successor(order.version))
+            or not await self._log.take_lease(self._token, lease_ms)
+        ):
+            if order.shared_cell.sealed is None:
+                await self._store_state()
             return
         checked, check = order.shared_cell.latest_check()
         tick = LogTick(order.process, checked, check, str(self._stored()), self._full())
@@ -88,28 +142,70 @@ class Speaker:
             self._set(False)
             return
         self._set(True)
+        if order.epoch == self._ended:
+            return
         if order.differs and order.last_speaker == order.process:
             await self._begin_own(order.epoch)  # all entries of those before are read
-            return
-        await self._store_state()
+        elif order.shared_cell.sealed is not None:
+            await self._hand_over()
+        elif await self._log.has_successor(order.version):
+            await self._log.write(self._token, order.epoch, "s", b"")
+        else:
+            if len(self._book):
+                self._book.write_again()
+            await self._store_state()
 
     def _set(self, speaks: bool) -> None:
         if speaks != self._order.speaks:
-            self._order.speaks, self._state = speaks, None
+            self._order.speaks = speaks
             logger.info("this process %s", "speaks" if speaks else "is silent")
             self._on_change(speaks)
 
     async def _store_state(self) -> None:
-        """Take a state now and then; store it once all rows before it are in the database."""
-        order = self._order
-        if self._state is None and time.monotonic() - self._stated_s >= SNAPSHOT_S:
-            shared = order.shared_cell
-            self._state = order.epoch, shared.last, state_bytes(shared.snapshot())
-            self._stated_s = time.monotonic()
+        """Take a state now and then; store it once all rows before it are in the database.
+
+        It lacks no answer: a process that begins with it continues with those of later entries.
+        """
+        order, last = self._order, self._order.shared_cell.last
+        due = time.monotonic() - self._stored_s >= SNAPSHOT_S
+        if self._state is None and due and not len(self._book):
+            if order.speaks and not await self._has_waited(last):
+                return
+            state = state_bytes(order.shared_cell.snapshot())
+            self._state = order.epoch, order.shared_cell.last, state
         if self._state is not None and self._stored() >= self._state[1]:
             (epoch, last, state), self._state = self._state, None
+            self._stored_s = time.monotonic()
             if epoch == order.epoch:
-                await self._log.store_snapshot(self._token, epoch, state, last)
+                await self._log.store_snapshot(epoch, state, last)
+
+    async def _has_waited(self, last: EntryId) -> bool:
+        """Return whether no other process stores states: taking one of many runs takes seconds."""
+        stored = await self._log.stored()
+        return stored is not None and last.at_s - stored.at_s >= 2 * SNAPSHOT_S
+
+    # --- versions ---------------------------------------------------------------------------------
+
+    async def _hand_over(self) -> None:
+        """Store the state at the end of the log for a newer version, and be silent.
+
+        The rows before it are in the database, unless that takes too long: then this process writes them
+        while it lives. If the newer version is gone this one begins an epoch, and continues.
+        """
+        order, now_s = self._order, time.monotonic()
+        sealed = order.shared_cell.sealed
+        assert sealed is not None, "checked by the caller"
+        if not await self._log.has_successor(order.version):
+            await self._begin_own(order.epoch)
+            return
+        self._sealed_s = self._sealed_s or now_s
+        if self._stored() < sealed and now_s - self._sealed_s < ROWS_S:
+            return
+        state = state_bytes(order.shared_cell.snapshot())
+        if await self._log.store_snapshot(order.epoch, state, order.shared_cell.last):
+            self._handed_over, order.speaks = True, False
+            logger.warning("a newer version takes the cell over; this process is to be stopped")
+            await self._log.leave(self._token)
 
     # --- epochs -----------------------------------------------------------------------------------
 
@@ -137,8 +233,11 @@ class Speaker:
         first = EntryId(max(now_ms, last.ms + 1), 0)
         epoch = max(now_ms, before + 1)
         fresh = not order.epoch
-        state = order.shared_cell.snapshot() | {"last": str(first)}
-        begun = PresentEpoch(epoch, order.agreement)
+        state = order.shared_cell.snapshot() | {"last": str(first), "sealed": None}
+        if order.differs:  # all calls are those of servers that do not decide as this process does
+            state["followed"] = sorted(live.record_id for live in order.shared_cell.cell.calls)
+        begun = PresentEpoch(epoch, order.version, order.agreement)
         if await self._log.begin(self._token, lease_ms, begun, first, state_bytes(state), before):
-            self.fresh, self._state = fresh, None
+            self.fresh, self._state, self._ended = fresh, None, before
+            self._sealed_s, self._handed_over = None, False
             logger.warning("epoch %d of the cell begins with the state of this process", epoch)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import reduce
 from operator import or_
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -35,6 +35,7 @@ EVENTS: tuple[type[Any], ...] = (
     ev.AppChanged,
     ev.TenantChanged,
     ev.UserChanged,
+    ev.UserStopped,
     ev.ContractChanged,
     ev.BudgetSpent,
     ev.CallMoved,
@@ -62,6 +63,9 @@ class EventBatch(msgspec.Struct, array_like=True, frozen=True):
     """1 for its first batch, and one more for each that follows. A repeated batch has its number."""
     events: list[msgspec.Raw]
     """Events as :func:`event_bytes` returns them."""
+    follows: bool = False
+    """True if the process does not decide as the others do, and needs their answers
+    (:mod:`fairserve.platform.control.log.answers`)."""
 
 
 class LogTick(msgspec.Struct, array_like=True, frozen=True):
@@ -161,15 +165,25 @@ _EVENT: Any = reduce(or_, _KINDS)
 _EVENTS: Any = list[_EVENT]
 _PlainBatch: Any = msgspec.defstruct(
     "_PlainBatch",
-    [("process", str), ("number", int), ("events", _EVENTS)],
+    [("process", str), ("number", int), ("events", _EVENTS), ("follows", bool, False)],
     array_like=True,
 )
 """A batch with the types of its events, for the decoder."""
 
 
+class ReadBatch(NamedTuple):
+    """A batch as it was read; its fields are those of :class:`EventBatch`."""
+
+    process: str
+    number: int
+    events: list[ce.CellEvent]
+    follows: bool
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_event = msgspec.msgpack.Decoder(_EVENT).decode
 _decode_batch = msgspec.msgpack.Decoder(_PlainBatch).decode
+_decode_head = msgspec.msgpack.Decoder(EventBatch).decode
 _decode_tick = msgspec.msgpack.Decoder(LogTick).decode
 
 
@@ -204,17 +218,26 @@ def batch_bytes(batch: EventBatch) -> bytes:
     return _encode(batch)
 
 
-def batch_of(data: bytes) -> tuple[str, int, list[ce.CellEvent]]:
-    """Return process, number and events of an entry. Raises UnreadableEntryError."""
+def batch_of(data: bytes) -> ReadBatch:
+    """Return the batch of an entry. Raises UnreadableEntryError."""
     try:
         plain = _decode_batch(data)
-        return (
-            plain.process,
-            plain.number,
-            [_KINDS[type(each)].event(each) for each in plain.events],
-        )
+        events = [_KINDS[type(each)].event(each) for each in plain.events]
+        return ReadBatch(plain.process, plain.number, events, plain.follows)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise UnreadableEntryError(f"an entry of the log cannot be read: {error}") from error
+
+
+def head_of(data: bytes) -> tuple[str, int]:
+    """Return process and number of an entry whose events need not be known here.
+
+    Raises UnreadableEntryError.
+    """
+    try:
+        head = _decode_head(data)
+    except msgspec.MsgspecError as error:
+        raise UnreadableEntryError(f"an entry of the log cannot be read: {error}") from error
+    return head.process, head.number
 
 
 def tick_bytes(tick: LogTick) -> bytes:

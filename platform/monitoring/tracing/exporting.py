@@ -42,7 +42,7 @@ class Tracing:
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         """Raises ValueError for a variable that asks for an exporter other than OTLP/HTTP."""
-        _check(environment)
+        check_exporter(environment)
         self._exporter = _CountingExporter(OTLPSpanExporter())
         size = environment.get(OTEL_BSP_MAX_QUEUE_SIZE, "")
         self._queue = _BoundedQueue(self._exporter, int(size) if size.isdecimal() else QUEUE_SPANS)
@@ -108,7 +108,8 @@ class _BoundedQueue(BatchSpanProcessor):
         super().on_end(span)
 
 
-def _check(environment: Mapping[str, str]) -> None:
+def check_exporter(environment: Mapping[str, str]) -> None:
+    """Raise ValueError for a variable that asks for an exporter other than OTLP/HTTP."""
     exporter = environment.get("OTEL_TRACES_EXPORTER", "")
     if exporter not in ("", "otlp"):
         raise ValueError(

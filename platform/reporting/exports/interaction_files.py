@@ -29,6 +29,7 @@ COLUMNS: Mapping[str, Kind] = {
     "cached_tokens": "count",
     "extend_tokens": "count",
     "output_tokens": "count",
+    "reasoning_tokens": "count",
     "service": "number",
     "cost": "money",
     "wasted_tokens": "count",

@@ -49,7 +49,14 @@ class RollupTable:
         return table_of(self.model)
 
 
-TOKENS = ("input_tokens", "system_tokens", "cached_tokens", "extend_tokens", "output_tokens")
+TOKENS = (
+    "input_tokens",
+    "system_tokens",
+    "cached_tokens",
+    "extend_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+)
 OUTCOMES = ("completed", "refused", "cancelled", "failed", "expired")
 STATES = ("complete", "aborted", "cancelled", "expired")
 WASTE_CAUSES = ("throttled", "cancelled", "failed", "expired")

@@ -1,13 +1,13 @@
 """Usage reports from the rollups, never from raw rows.
 
 One statement sums a page of groups and counts all groups; others read the digests of the page's groups,
-rejections by reason, and the fairness over all groups. Groups are ordered by bytes, independent of the
-database's collation, so that pages do not overlap.
+rejections by reason, and the fairness over all groups. Names are ordered by bytes, independent of the
+database's collation, and equal sums by name, so that pages do not overlap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -47,6 +47,7 @@ from fairserve.platform.reporting.usage.schemas import (
     Group,
     InteractionCounts,
     Quantiles,
+    Sort,
     Sums,
     Usage,
     UsageQuery,
@@ -62,6 +63,12 @@ MAX_HOURS_DAYS = 100
 """Maximum days of a report by hours."""
 _RANKS = (0.5, 0.9, 0.99)
 _DIGESTS = {"queue_delay_s": "queue_delay", "ttft_s": "ttft"}
+
+_SORTED_BY: Mapping[Sort, Sequence[str]] = {
+    "input_tokens": ("input_tokens", "system_tokens"),
+    "tokens": ("input_tokens", "system_tokens", "output_tokens"),
+}
+"""Stored sums that are added to the one that a report is sorted by, unless it is one itself."""
 
 Key = tuple[Any, ...]
 
@@ -86,7 +93,7 @@ def report(
     sums = _sums_of_all(session, selection)
     divided = division(session, selection, measure)
     if selection.groups:
-        total, page = _page(session, selection, query.limit, query.offset)
+        total, page = _page(session, selection, query)
         if max_groups is not None and total > max_groups:
             raise InvalidRequestError(
                 f"the report has {total:,} rows; this format allows {max_groups:,}: restrict it with"
@@ -191,7 +198,7 @@ def _held(session: Session, tenant_id: str | None) -> tuple[int, int]:
 
 
 def _page(
-    session: Session, selection: Selection, limit: int, offset: int
+    session: Session, selection: Selection, query: UsageQuery
 ) -> tuple[int, list[tuple[Key, dict[str, Any]]]]:
     """Return the number of groups, and the keys and sums of one page of them."""
     found = _all_sums(selection)
@@ -200,8 +207,10 @@ def _page(
     count = func.count().over().label("groups_in_all")
     totals = [sum_of(column).label(column.name) for column in sums]
     grouped = select(*keys, *totals, count).group_by(*keys)
-    rows = session.execute(grouped.order_by(*keys).limit(limit).offset(offset)).all()
-    if not rows and offset:
+    first = [] if query.sort == "name" else [_amount(found, query.sort).desc()]
+    ordered = grouped.order_by(*first, *keys)
+    rows = session.execute(ordered.limit(query.limit).offset(query.offset)).all()
+    if not rows and query.offset:
         distinct = select(*keys).group_by(*keys).subquery()
         return session.scalar(select(func.count()).select_from(distinct)) or 0, []
     size = len(selection.groups)
@@ -209,6 +218,12 @@ def _page(
         int(rows[0].groups_in_all) if rows else 0,
         [(tuple(row[:size]), _usage(row._asdict())) for row in rows],
     )
+
+
+def _amount(found: Subquery, sort: Sort) -> ColumnElement[Any]:
+    """Return the sum of a group that it is ordered by."""
+    first, *rest = (sum_of(found.c[name]) for name in _SORTED_BY.get(sort, (sort,)))
+    return sum(rest, start=first)
 
 
 def _all_sums(selection: Selection) -> Subquery:
@@ -278,7 +293,7 @@ def _sums_of_all(session: Session, selection: Selection) -> Usage:
 def _add_details(
     session: Session, selection: Selection, keys: Sequence[Key], items: Sequence[Usage]
 ) -> None:
-    """Add quantiles and rejections to a page's groups, which are sorted by key."""
+    """Add quantiles and rejections to a page's groups."""
     if not items:
         return
     digests: dict[Key, dict[str, list[bytes | None]]] = {
@@ -329,11 +344,11 @@ def _add_rejections(
 def _of_page(
     session: Session, selection: Selection, table: RollupTable, keys: Sequence[Key]
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions for the groups between the first and the last of a page."""
+    """Return the conditions for the groups of a page."""
     if not selection.groups:
         return []
     columns = tuple_(*_ordered(session, selection.keys(table)))
-    return [columns >= keys[0], columns <= keys[-1]]
+    return [columns.in_(keys)]
 
 
 def _named(selection: Selection, key: Key, zone: ZoneInfo) -> dict[Group, Any]:

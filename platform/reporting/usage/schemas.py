@@ -19,6 +19,19 @@ from fairserve.platform.db.schemas import FieldError, ModelName, ObjectId, Page,
 Group = Literal["tenant", "app", "user", "model", "day", "hour"]
 GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
 
+Sort = Literal[
+    "name",
+    "calls",
+    "refused",
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "tokens",
+    "wasted_tokens",
+    "cost",
+]
+
 Format = Literal["json", "csv", "parquet", "html"]
 
 InteractionState = Literal["complete", "aborted", "cancelled", "expired"]
@@ -59,6 +72,10 @@ class UsageQuery(UsageFilter):
     group_by: Annotated[list[Group], BeforeValidator(_split), Field(max_length=6)] = Field(
         default_factory=list
     )
+
+    sort: Sort = "name"
+    """Order of the groups: by name and time, or by a sum, the largest first. ``tokens`` are input and
+    output tokens."""
 
     @model_validator(mode="after")
     def _check_groups(self) -> Self:
@@ -130,6 +147,8 @@ class Sums(BaseModel):
     """Prompt tokens served from a worker's prefix cache."""
     extend_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Part of the output tokens that workers report as reasoning."""
     service: float = 0.0
     """Input tokens, including cached ones, plus twice the output tokens."""
     wasted_tokens: int = 0
@@ -165,7 +184,7 @@ class UsageRow(Usage):
 
 
 class UsageReport(BaseModel):
-    """A page of the groups, ordered by name, and the sums over all groups."""
+    """A page of the groups, and the sums over all groups."""
 
     group_by: list[Group]
     zone: str
@@ -207,6 +226,7 @@ class InteractionUsage(BaseModel):
     cached_tokens: int = 0
     extend_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
     service: float = 0.0
     cost: Cost = Decimal(0)
     wasted_tokens: int

@@ -1,12 +1,12 @@
 """Spending of a budget's subject in a period, from the rollups and recent raw rows.
 
 :func:`spent_before` is for a new budget and the server's start: it has the spending of each user.
-:func:`spent_in_period` is one sum, cheap enough for every check.
+:func:`spent_in_period` is one sum, cheap enough for every check; :func:`spent_on_day` is for pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -76,6 +76,24 @@ def spent_in_period(session: Session, spender: Spender, begin: float, end: float
         days = _rolled_up(spender, "day", begin_s, min(raw_from_s, end_s))
         spent += _sum(session, spender, UsageCalls, days)
     return spent
+
+
+def spent_on_day(
+    session: Session, tenant: str | None, groups: Collection[str], at: datetime
+) -> dict[str, int]:
+    """Return the spent nanounits of these tenants, or apps of a tenant, in the UTC day of a time so far.
+
+    Those without calls are missing. One query by the rollups' key, which are seconds behind.
+    """
+    group = UsageCalls.tenant_id if tenant is None else UsageCalls.app_id
+    owners: list[ColumnElement[bool]] = [group.in_(groups)]
+    if tenant is not None:
+        owners.append(UsageCalls.tenant_id == tenant)
+    detail: Detail = "tenant" if tenant is None else "app"
+    day_s = int(at.timestamp()) // DAY_S * DAY_S
+    of_day = (UsageCalls.level == level("day", detail), UsageCalls.start_s == day_s)
+    sums = select(group, sum_of(UsageCalls.cost)).where(*of_day, *owners).group_by(group)
+    return {name: int(total) for name, total in session.execute(sums)}
 
 
 def _of_tenant_or_app(

@@ -16,6 +16,7 @@ from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db import audit
+from fairserve.platform.db.alarms import AlarmRow
 from fairserve.platform.db.base import Base, utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.erasures import Erasure, user_hashes
@@ -31,6 +32,7 @@ from fairserve.platform.reporting.exports.erasure import forget_user
 from fairserve.platform.reporting.usage.renaming import rename_user
 from fairserve.platform.reporting.user_data.pseudonyms import Replacement, new_erasure
 from fairserve.platform.reporting.user_data.repository import (
+    ALARMS,
     AUDIT,
     CALLS,
     CONTRACTS,
@@ -107,6 +109,7 @@ class Rewriting:
             INTERACTIONS.name: self._in_batches(INTERACTIONS, self._interactions),
             CALLS.name: self._in_batches(CALLS, self._calls),
             WEBHOOK_EVENTS.name: self._in_batches(WEBHOOK_EVENTS, self._webhook_events),
+            ALARMS.name: self._in_batches(ALARMS, self._alarms),
         }
         rename_user(self._sessions, self._tenant_id, self._user, self._new.pseudonym)
         counts[EXPORTS.name] = forget_user(self._sessions, self._tenant_id, self._user)
@@ -180,6 +183,10 @@ class Rewriting:
             for row in page
         ]
         _update(session, WebhookEvent, changes)
+
+    def _alarms(self, session: Session, page: Sequence[AlarmRow]) -> None:
+        new = [{"id": row.id, "user_id": self._new.pseudonym} for row in page]
+        _update(session, AlarmRow, new)
 
 
 def _update(session: Session, model: type[Base], changes: Sequence[Mapping[str, Any]]) -> None:

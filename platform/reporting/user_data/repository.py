@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, select, true, tuple_
 
+from fairserve.platform.db.alarms import AlarmRow
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.exports import ReportExport
@@ -64,6 +65,7 @@ RESPONSES = RecordKind("responses", StoredResponse, _OF_APP, _AT_CREATION)
 CONVERSATIONS = RecordKind("conversations", StoredConversation, _OF_APP, _AT_CREATION)
 WEBHOOK_EVENTS = RecordKind("webhook_events", WebhookEvent, ("id",), "origin_at")
 EXPORTS = RecordKind("exports", ReportExport, ("created_at", "id"), _AT_CREATION)
+ALARMS = RecordKind("alarms", AlarmRow, ("id",), _AT_OPENING)
 AUDIT = RecordKind(
     "audit", AuditEntry, ("at", "id"), user="target", more=AuditEntry.action.like("user.%")
 )
@@ -80,6 +82,7 @@ KINDS = (
     CONVERSATIONS,
     WEBHOOK_EVENTS,
     EXPORTS,
+    ALARMS,
     AUDIT,
 )
 

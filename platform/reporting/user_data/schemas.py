@@ -33,6 +33,7 @@ class ErasedRows(BaseModel):
     calls: int
     refusals: int
     webhook_events: int
+    alarms: int
 
 
 class ErasureOut(BaseModel):

@@ -19,12 +19,15 @@ from fairserve.platform.server.admin_cli.fields import (
     contract_options,
     limit,
 )
+from fairserve.platform.server.admin_cli.names import app_of, app_path
 
 app = CommandGroup(
     help="Manage a tenant's apps, with their token profiles and limits. docs/guide/tenants.md has"
     " examples."
 )
-_Tenant = Annotated[str | None, Option(metavar="ID", help="Tenant of the app, for an admin key.")]
+_Tenant = Annotated[
+    str | None, Option(metavar="TENANT", help="Tenant of the app, for an admin key.")
+]
 _PROFILE_FILE = "JSON file with the token profile, as in the API."
 _Profile = Annotated[Path | None, Option(metavar="FILE", help=_PROFILE_FILE)]
 _OVERLOAD = "Limits that apply under overload (none removes a limit)"
@@ -111,7 +114,7 @@ def change(
 ) -> Any:
     """Change an app's name, profile, weight, clients or limits."""
     body = changes(body_of(given, "name") | _body(profile, given))
-    return client.call("PATCH", _path(id), body, tenant=tenant)
+    return client.call("PATCH", app_path(client, id, tenant), body, tenant=tenant)
 
 
 @command(app, name="profile", columns=("version", "since", "source", "author", "reason"))
@@ -134,40 +137,44 @@ def show_profile(
     """Show or choose the profile of an app."""
     if mode is not None:
         body = {"mode": mode} | ({} if profile is None else {"profile": read_json(profile)})
-        return client.call("PUT", path_of("admin", "apps", id) + "/profile", body)
+        path = path_of("admin", "apps", app_of(client, id, tenant))
+        return client.call("PUT", f"{path}/profile", body)
+    path = app_path(client, id, tenant) + "/profile"
     if history:
-        return client.call("GET", f"{_path(id)}/profile/history", tenant=tenant, **page)
-    return client.call("GET", f"{_path(id)}/profile", tenant=tenant)
+        return client.call("GET", f"{path}/history", tenant=tenant, **page)
+    return client.call("GET", path, tenant=tenant)
 
 
 @command(app)
 def show(client: AdminClient, id: Id, tenant: _Tenant = None) -> Any:
     """Show an app."""
-    return client.call("GET", _path(id), tenant=tenant)
+    return client.call("GET", app_path(client, id, tenant), tenant=tenant)
 
 
 @command(app)
 def suspend(client: AdminClient, id: Id, tenant: _Tenant = None) -> Any:
     """Stop an app's keys and programs."""
-    return client.call("PATCH", _path(id), {"suspended": True}, tenant=tenant)
+    return client.call("PATCH", app_path(client, id, tenant), {"suspended": True}, tenant=tenant)
 
 
 @command(app)
 def resume(client: AdminClient, id: Id, tenant: _Tenant = None) -> Any:
     """Resume a suspended app."""
-    return client.call("PATCH", _path(id), {"suspended": False}, tenant=tenant)
+    return client.call("PATCH", app_path(client, id, tenant), {"suspended": False}, tenant=tenant)
 
 
 @command(app)
 def delete(client: AdminClient, id: Id, tenant: _Tenant = None) -> Any:
     """Delete an app; it can be restored until its retention is over."""
-    return client.call("DELETE", _path(id), tenant=tenant)
+    return client.call("DELETE", app_path(client, id, tenant), tenant=tenant)
 
 
 @command(app)
 def restore(client: AdminClient, id: Id, tenant: _Tenant = None) -> Any:
     """Restore a deleted app."""
-    return client.call("POST", f"{_path(id)}/restore", tenant=tenant)
+    return client.call(
+        "POST", app_path(client, id, tenant, deleted=True) + "/restore", tenant=tenant
+    )
 
 
 def _body(profile: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,7 +187,3 @@ def _body(profile: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
     return body_of(given, "weight", "user_headers", "cors_origins", "run_rules") | {
         name: part for name, part in parts.items() if part
     }
-
-
-def _path(id: str) -> str:
-    return path_of("v1", "apps", id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO, Any
@@ -19,15 +19,18 @@ from fairserve.platform.base.command_line import FAILED, CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_S = 60.0
+PAGE = 1000
+"""Items of a list in one request."""
 MAX_KEY_CHARS = 256
 
 
 class RejectedRequestError(CommandError):
     """The server answered a request with an error."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, param: str = "") -> None:
+        """``param`` is the field of the request that is wrong, if it is one."""
         super().__init__(message, FAILED)
-        self.status = status
+        self.status, self.param = status, param
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -83,7 +86,7 @@ class AdminClient:
                 text = answer.read()
         except HTTPError as error:
             with error:
-                raise RejectedRequestError(_refusal(error), error.code) from None
+                raise RejectedRequestError(*_refusal(error)) from None
         except URLError as error:
             raise CommandError(f"{self._url} does not answer: {error.reason}", FAILED) from None
         except (OSError, HTTPException) as error:
@@ -95,6 +98,16 @@ class AdminClient:
             raise CommandError(
                 f"{self._url} does not answer with JSON; is it FairServe?", FAILED
             ) from None
+
+    def items(self, path: str, **query: str | int | bool | None) -> Iterator[Any]:
+        """Yield the items of all pages of a list. Raises as :meth:`call` does."""
+        offset = 0
+        while True:
+            page = self.call("GET", path, None, limit=PAGE, offset=offset, **query)
+            yield from page["items"]
+            offset += len(page["items"])
+            if not page["items"] or offset >= page["total"]:
+                return
 
 
 def path_of(*parts: str) -> str:
@@ -117,10 +130,12 @@ def read_key(key_file: Path | None, environment: Mapping[str, str] = os.environ)
         raise CommandError(f"the key file {key_file} cannot be read: {reason}") from None
 
 
-def _refusal(error: HTTPError) -> str:
+def _refusal(error: HTTPError) -> tuple[str, int, str]:
+    """Return the message, the status and the field of an error."""
     try:
-        message = str(json.loads(error.read())["error"]["message"])
+        answer = json.loads(error.read())["error"]
+        return str(answer["message"]), error.code, str(answer.get("param") or "")
     except (ValueError, KeyError, TypeError, OSError, HTTPException):
         where = error.headers.get("Location")
-        return f"the server answers {error.code}" + (f", elsewhere: {where}" if where else "")
-    return message
+        text = f"the server answers {error.code}" + (f", elsewhere: {where}" if where else "")
+        return text, error.code, ""

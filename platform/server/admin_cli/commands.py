@@ -17,13 +17,20 @@ from typing import Annotated, Any
 from typer import Argument
 
 from fairserve.platform.base.command_line import CommandError, CommandGroup, option, with_options
-from fairserve.platform.server.admin_cli.client import DEFAULT_URL, AdminClient, read_key
+from fairserve.platform.server.admin_cli.client import (
+    DEFAULT_URL,
+    AdminClient,
+    RejectedRequestError,
+    read_key,
+)
+from fairserve.platform.server.admin_cli.flag_errors import flags_of, in_flags
+from fairserve.platform.server.admin_cli.names import tenant_of
 from fairserve.platform.server.admin_cli.output import print_json, print_one, print_page
 
 Act = Callable[..., Any]
-Id = Annotated[str, Argument(metavar="ID")]
+Id = Annotated[str, Argument(metavar="NAME", help="Its name or id.")]
 
-_SERVER = [
+CONNECTION = [
     option(
         "url",
         str,
@@ -40,14 +47,17 @@ _SERVER = [
         " because a process list shows flags.",
         rich_help_panel="Server",
     ),
-    option(
-        "as_json",
-        bool,
-        "--json",
-        help="Print the answer of the server as it is.",
-        rich_help_panel="Server",
-    ),
 ]
+"""The flags that choose the server and the key."""
+_JSON = option(
+    "as_json",
+    bool,
+    "--json",
+    help="Print the answer of the server as it is.",
+    rich_help_panel="Server",
+)
+_TENANTS = {"tenant", "tenant_id"}
+"""Parameters of commands that name a tenant."""
 _PAGE = [
     option("limit", int, metavar="N", help="Rows at most."),
     option("offset", int, metavar="N", help="Rows to skip."),
@@ -64,11 +74,18 @@ def command(
     """
 
     def registered(act: Act) -> Act:
-        act = with_options(*options, *(_PAGE if columns else ()), *_SERVER)(act)
+        flags = flags_of(act, options)
+        act = with_options(*options, *(_PAGE if columns else ()), *CONNECTION, _JSON)(act)
 
         @wraps(act)
         def run(*, url: str | None, key_file: Path | None, as_json: bool, **given: Any) -> None:
-            answer = act(AdminClient(url or DEFAULT_URL, read_key(key_file)), **given)
+            client = client_of(url, key_file)
+            try:
+                for each in _TENANTS & given.keys():
+                    given[each] = given[each] and tenant_of(client, given[each])
+                answer = act(client, **given)
+            except RejectedRequestError as error:
+                raise in_flags(error, flags) from None
             if answer is None:
                 return
             if as_json:
@@ -84,6 +101,11 @@ def command(
         return app.command(name)(run)
 
     return registered
+
+
+def client_of(url: str | None, key_file: Path | None) -> AdminClient:
+    """Return the client of the server that the flags choose. Raises CommandError."""
+    return AdminClient(url or DEFAULT_URL, read_key(key_file))
 
 
 def changes(body: dict[str, Any]) -> dict[str, Any]:

@@ -10,22 +10,25 @@ from fairserve.platform.base.command_line import CommandError, CommandGroup, opt
 from fairserve.platform.server.admin_cli.client import AdminClient, path_of
 from fairserve.platform.server.admin_cli.commands import changes, command
 from fairserve.platform.server.admin_cli.fields import TEXT, body_of, limit
+from fairserve.platform.server.admin_cli.names import app_path, key_of
 
 app = CommandGroup(
     help="Manage API keys of apps, tenants and admins. docs/guide/tenants.md has examples."
 )
 _OWNER = "Owner of the keys (one is required)"
 _FLAGS = [
-    option("app", str, metavar="ID", help="Keys of this app.", rich_help_panel=_OWNER),
+    option(
+        "app", str, metavar="APP", help="Keys of this app, by name or id.", rich_help_panel=_OWNER
+    ),
     option(
         "tenant_id",
         str,
-        metavar="ID",
-        help="Keys of this tenant, for admin keys.",
+        metavar="TENANT",
+        help="Keys of this tenant, by name or id, for admin keys.",
         rich_help_panel=_OWNER,
     ),
     option("admin", bool, "--admin", help="The admin keys.", rich_help_panel=_OWNER),
-    option("tenant", str, metavar="ID", help="Tenant of the app, for an admin key."),
+    option("tenant", str, metavar="TENANT", help="Tenant of the app, for an admin key."),
 ]
 _ROLE = option(
     "role",
@@ -33,7 +36,7 @@ _ROLE = option(
     metavar="ROLE",
     help="Role of an admin key: viewer, operator, or admin, the default.",
 )
-_Key = Annotated[str, Argument(metavar="KEY", help="Its id, key_...")]
+_Key = Annotated[str, Argument(metavar="KEY", help="Its name or its id, key_...")]
 
 
 @command(
@@ -95,7 +98,7 @@ def rename(
     **owner: Any,
 ) -> Any:
     """Rename a key."""
-    return _call(client, owner, "PATCH", key, body={"name": name})
+    return _call(client, owner, "PATCH", key=key, body={"name": name})
 
 
 @command(
@@ -109,13 +112,14 @@ def change(client: AdminClient, key: _Key, **given: Any) -> Any:
     body = body_of(given, "name", "role", "expires")
     if "expires" in body:
         body["expires_at"] = body.pop("expires")
-    return client.call("PATCH", path_of("admin", "keys", key), changes(body))
+    path = path_of("admin", "keys")
+    return client.call("PATCH", f"{path}/{key_of(client, key, path, None)}", changes(body))
 
 
 @command(app, *_FLAGS)
 def revoke(client: AdminClient, key: _Key, **owner: Any) -> Any:
     """Revoke a key."""
-    return _call(client, owner, "DELETE", key)
+    return _call(client, owner, "DELETE", key=key)
 
 
 def _call(
@@ -123,16 +127,19 @@ def _call(
     owner: dict[str, Any],
     method: str,
     *more: str,
+    key: str | None = None,
     body: dict[str, Any] | None = None,
     **query: Any,
 ) -> Any:
     if sum(bool(owner[name]) for name in ("app", "tenant_id", "admin")) != 1:
         raise CommandError("name the owner of the keys by one of --app, --tenant-id and --admin")
+    tenant = owner.get("tenant")
     if owner["admin"]:
-        path = path_of("admin", "keys", *more)
+        path = path_of("admin", "keys")
     elif owner["tenant_id"]:
-        path = path_of("admin", "tenants", owner["tenant_id"], "keys", *more)
+        path = path_of("admin", "tenants", owner["tenant_id"]) + "/keys"
     else:
-        path = path_of("v1", "apps", owner["app"], "keys", *more)
-        query["tenant"] = owner["tenant"]
-    return client.call(method, path, body, **query)
+        path, query["tenant"] = app_path(client, owner["app"], tenant) + "/keys", tenant
+    if key is not None:
+        more = (key_of(client, key, path, query.get("tenant")),)
+    return client.call(method, "/".join((path, *more)), body, **query)

@@ -8,10 +8,13 @@ from typer import Argument, Option
 
 from fairserve.platform.base.command_line import CommandGroup, option
 from fairserve.platform.server.admin_cli.client import AdminClient, path_of
-from fairserve.platform.server.admin_cli.commands import Id, command
+from fairserve.platform.server.admin_cli.commands import command
 from fairserve.platform.server.admin_cli.fields import body_of
+from fairserve.platform.server.admin_cli.names import later_price_of
 
 app = CommandGroup(help="Manage the prices of tokens. docs/guide/tenants.md has examples.")
+
+_Price = Annotated[str, Argument(metavar="PRICE", help="Its model or its id, price_...")]
 
 
 @command(
@@ -55,6 +58,6 @@ def list_prices(
 
 
 @command(app)
-def delete(client: AdminClient, id: Id) -> Any:
+def delete(client: AdminClient, price: _Price) -> Any:
     """Delete a price that is not valid yet."""
-    return client.call("DELETE", path_of("admin", "prices", id))
+    return client.call("DELETE", path_of("admin", "prices", later_price_of(client, price)))

@@ -17,6 +17,7 @@ from fairserve.platform.server.admin_cli.fields import (
     contract_options,
     limit,
 )
+from fairserve.platform.server.admin_cli.names import tenant_of
 
 app = CommandGroup(help="Manage tenants. docs/guide/tenants.md has examples.")
 _SETTINGS = [
@@ -61,37 +62,37 @@ def list_tenants(
 @command(app, option("name", str, metavar="NAME", help="New name."), *_SETTINGS, name="set")
 def change(client: AdminClient, id: Id, **given: Any) -> Any:
     """Change a tenant's name, weight, levels or limits."""
-    return client.call("PATCH", _path(id), changes(body_of(given, "name") | _body(given)))
+    return client.call("PATCH", _path(client, id), changes(body_of(given, "name") | _body(given)))
 
 
 @command(app)
 def show(client: AdminClient, id: Id) -> Any:
     """Show a tenant."""
-    return client.call("GET", _path(id))
+    return client.call("GET", _path(client, id))
 
 
 @command(app)
 def suspend(client: AdminClient, id: Id) -> Any:
     """Stop a tenant's keys and programs."""
-    return client.call("PATCH", _path(id), {"suspended": True})
+    return client.call("PATCH", _path(client, id), {"suspended": True})
 
 
 @command(app)
 def resume(client: AdminClient, id: Id) -> Any:
     """Resume a suspended tenant."""
-    return client.call("PATCH", _path(id), {"suspended": False})
+    return client.call("PATCH", _path(client, id), {"suspended": False})
 
 
 @command(app)
 def delete(client: AdminClient, id: Id) -> Any:
     """Delete a tenant; it can be restored until its retention is over."""
-    return client.call("DELETE", _path(id))
+    return client.call("DELETE", _path(client, id))
 
 
 @command(app)
 def restore(client: AdminClient, id: Id) -> Any:
     """Restore a deleted tenant."""
-    return client.call("POST", f"{_path(id)}/restore")
+    return client.call("POST", _path(client, id, deleted=True) + "/restore")
 
 
 def _body(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,5 +101,5 @@ def _body(given: Mapping[str, Any]) -> dict[str, Any]:
     return body | {"contract": contract} if contract else body
 
 
-def _path(id: str) -> str:
-    return path_of("admin", "tenants", id)
+def _path(client: AdminClient, word: str, *, deleted: bool = False) -> str:
+    return path_of("admin", "tenants", tenant_of(client, word, deleted=deleted))

@@ -22,12 +22,13 @@ from fairserve.platform.server.admin_cli.fields import (
     switched,
 )
 from fairserve.platform.server.admin_cli.output import print_json
+from fairserve.platform.tenancy.tenants.schemas import OnBlock
 
 app = CommandGroup(
     help="Manage settings and data of end users. docs/guide/tenants.md has examples."
 )
 _SETTINGS = ("weight", "rpm", "blocked")
-_Tenant = Annotated[str, Argument(metavar="TENANT", help="Id of the tenant.")]
+_Tenant = Annotated[str, Argument(metavar="TENANT", help="Name or id of the tenant.")]
 _User = Annotated[
     str, Argument(metavar="USER", help="Id of the user, as the tenant's apps send it.")
 ]
@@ -41,7 +42,7 @@ _User = Annotated[
 )
 def list_users(
     client: AdminClient,
-    tenant: Annotated[str | None, Option(metavar="ID", help="Those of this tenant.")] = None,
+    tenant: Annotated[str | None, Option(metavar="TENANT", help="Those of this tenant.")] = None,
     user: Annotated[
         str | None, Option(metavar="BEGINNING", help="Those whose ids begin like this.")
     ] = None,
@@ -67,6 +68,15 @@ def show(client: AdminClient, tenant: _Tenant, user: _User) -> Any:
         "Calls per minute under overload, in place of the app's --user-rpm; or none.",
     ),
     switch("blocked", "--block/--unblock", "Reject the user's calls, or no longer."),
+    option(
+        "on_block",
+        OnBlock,
+        "--on-block",
+        help="What a block does to accepted calls; queued ones are cancelled by default.",
+    ),
+    option(
+        "reason", str, "--reason", metavar="TEXT", help="Why the user is blocked, for the audit."
+    ),
     *contract_options("Limits in all apps of its tenant, which always apply"),
     name="set",
 )
@@ -76,7 +86,7 @@ def change(client: AdminClient, tenant: _Tenant, user: _User, **given: Any) -> A
     changed = body_of(given | {"blocked": switched(given["blocked"])}, *_SETTINGS)
     changes(changed | limits)
     now = client.call("GET", _path(tenant, user))
-    body = {name: now[name] for name in _SETTINGS} | changed
+    body = {name: now[name] for name in _SETTINGS} | changed | body_of(given, "on_block", "reason")
     body["contract"] = _changed(now["contract"], limits)
     return client.call("PUT", _path(tenant, user), body)
 

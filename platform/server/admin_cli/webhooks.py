@@ -11,6 +11,7 @@ from fairserve.platform.base.command_line import CommandGroup, option
 from fairserve.platform.server.admin_cli.client import AdminClient, path_of
 from fairserve.platform.server.admin_cli.commands import changes, command
 from fairserve.platform.server.admin_cli.fields import body_of, switch, switched
+from fairserve.platform.server.admin_cli.names import webhook_of
 
 app = CommandGroup(
     help="Manage webhooks, which notify tenants of events. docs/guide/webhooks.md has examples."
@@ -27,9 +28,9 @@ _DELIVERIES = (
     "created_at",
 )
 _Tenant = Annotated[
-    str | None, Option(metavar="ID", help="Tenant of the webhook, for an admin key.")
+    str | None, Option(metavar="TENANT", help="Tenant of the webhook, for an admin key.")
 ]
-_Id = Annotated[str, Argument(metavar="ID", help="wh_...")]
+_Id = Annotated[str, Argument(metavar="WEBHOOK", help="Its URL or its id, wh_...")]
 _EVENTS = f"Events to send: {', '.join(TYPES)}."
 _DESCRIPTION = option("description", str, metavar="TEXT", help="Text for people.")
 
@@ -71,25 +72,25 @@ def change(client: AdminClient, id: _Id, tenant: _Tenant = None, **given: Any) -
     """Change a webhook, disable it, or enable it again."""
     given |= {"url": given["to"], "enabled": switched(given["enabled"])}
     body = body_of(given, "url", "events", "description", "enabled")
-    return client.call("PATCH", _path(id), changes(body), tenant=tenant)
+    return client.call("PATCH", _path(client, id, tenant), changes(body), tenant=tenant)
 
 
 @command(app)
 def rotate(client: AdminClient, id: _Id, tenant: _Tenant = None) -> Any:
     """Make a new signing secret, and print it, once."""
-    return client.call("POST", _path(id, "rotate"), tenant=tenant)
+    return client.call("POST", _path(client, id, tenant, "rotate"), tenant=tenant)
 
 
 @command(app)
 def remove(client: AdminClient, id: _Id, tenant: _Tenant = None) -> Any:
     """Delete a webhook, with its deliveries."""
-    return client.call("DELETE", _path(id), tenant=tenant)
+    return client.call("DELETE", _path(client, id, tenant), tenant=tenant)
 
 
 @command(app, name="test")
 def send_test(client: AdminClient, id: _Id, tenant: _Tenant = None) -> Any:
     """Queue a webhook.test event."""
-    return client.call("POST", _path(id, "test"), tenant=tenant)
+    return client.call("POST", _path(client, id, tenant, "test"), tenant=tenant)
 
 
 @command(app, columns=_DELIVERIES)
@@ -103,7 +104,8 @@ def deliveries(
     **page: Any,
 ) -> Any:
     """List deliveries: delivered, pending or dead."""
-    return client.call("GET", _path(id, "deliveries"), tenant=tenant, state=state, **page)
+    path = _path(client, id, tenant, "deliveries")
+    return client.call("GET", path, tenant=tenant, state=state, **page)
 
 
 @command(app)
@@ -117,8 +119,8 @@ def replay(
 ) -> Any:
     """Send dead deliveries again, or one event."""
     one = () if event is None else ("deliveries", event)
-    return client.call("POST", _path(id, *one, "replay"), tenant=tenant)
+    return client.call("POST", _path(client, id, tenant, *one, "replay"), tenant=tenant)
 
 
-def _path(id: str, *more: str) -> str:
-    return path_of("v1", "webhooks", id, *more)
+def _path(client: AdminClient, word: str, tenant: str | None, *more: str) -> str:
+    return path_of("v1", "webhooks", webhook_of(client, word, tenant), *more)

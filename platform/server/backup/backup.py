@@ -53,7 +53,7 @@ class Options:
     force: bool = False
     without_database: bool = False
     dump_command: str = ""
-    """Shell command that dumps the database, instead of a copy in the archive."""
+    """Shell command that dumps the database at ``$DATABASE_URL``, instead of a copy in the archive."""
 
 
 def back_up(path: Path, settings: DbSettings, engine: Engine, options: Options) -> Manifest:
@@ -75,7 +75,7 @@ def back_up(path: Path, settings: DbSettings, engine: Engine, options: Options) 
             raise SecretKeyError(f"{data_dir} has no secret key yet: start the server first")
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as copies:
             database = None if leaves_out else Path(str(engine.url.database))
-            _copy_state(data_dir, Path(copies), database, options.dump_command)
+            _copy_state(settings, Path(copies), database, options.dump_command)
             for copy in sorted(Path(copies).rglob("*")):
                 if copy.is_file():
                     archive.add(copy, copy.relative_to(copies).as_posix())
@@ -95,8 +95,11 @@ def back_up(path: Path, settings: DbSettings, engine: Engine, options: Options) 
         return manifest
 
 
-def _copy_state(data_dir: Path, copies: Path, database: Path | None, dump_command: str) -> None:
+def _copy_state(
+    settings: DbSettings, copies: Path, database: Path | None, dump_command: str
+) -> None:
     """Copy the journal and, if it is given, the database, so that they fit."""
+    data_dir = settings.data_dir
     for _ in range(ATTEMPTS):
         shutil.rmtree(copies / JOURNAL, ignore_errors=True)
         (copies / JOURNAL).mkdir(mode=0o700)
@@ -106,7 +109,7 @@ def _copy_state(data_dir: Path, copies: Path, database: Path | None, dump_comman
             if database is not None:
                 copy_database(database, copies / DATABASE_NAME)
             if dump_command:
-                _dump(dump_command)
+                _dump(dump_command, settings)
             try:
                 for _ in journal.copy_to(copies / JOURNAL):
                     pass
@@ -132,8 +135,12 @@ def copy_database(source: Path, target: Path) -> None:
         writing.execute("PRAGMA journal_mode = DELETE")
 
 
-def _dump(command: str) -> None:
-    ended = subprocess.run(command, shell=True, check=False)  # noqa: S602 # the operator's own command
+def _dump(command: str, settings: DbSettings) -> None:
+    """Run the command with the database's URL, whatever source it has, in the form of its own tools."""
+    url = normalise_url(settings.effective_database_url)
+    plain = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=False)
+    environment = os.environ | {"DATABASE_URL": plain}
+    ended = subprocess.run(command, shell=True, check=False, env=environment)  # noqa: S602 # the operator's own command
     if ended.returncode:
         raise ArchiveError(f"the command of --dump failed with status {ended.returncode}")
 

@@ -33,8 +33,8 @@ def backup(
         str,
         Option(
             metavar="COMMAND",
-            help="Shell command that dumps the database itself, such as pg_dump; it runs while the"
-            " journal is held, so that dump and archive fit.",
+            help="Shell command that dumps the database itself, such as pg_dump; $DATABASE_URL is the"
+            " URL of the settings. It runs while the journal is held, so that dump and archive fit.",
         ),
     ] = "",
     **flags: Any,

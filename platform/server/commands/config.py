@@ -64,7 +64,7 @@ def show(
 
     try:
         layers = layers_of(flags)
-        settings = configuration.checked_settings(layers)
+        settings = layers.settings()
         if format == "text":
             rows = configuration.as_rows(layers, settings)
             print_table(rows, ["setting", "value", "source"])

@@ -50,14 +50,17 @@ def doctor(
 
 
 def _findings(flags: dict[str, Any]) -> Iterator[Finding]:
-    from fairserve.platform.server.configuration import checked_settings
+    from fairserve.platform.server.configuration import part_problems
     from fairserve.platform.server.doctor import host, redis_server, storage, workers
     from fairserve.platform.server.doctor.finding import fail
     from fairserve.platform.server.settings_sources import SettingsError, layers_of
 
     try:
         layers = layers_of(flags)
-        settings = checked_settings(layers)
+        settings = layers.settings()
+        problems = list(part_problems(settings))
+        if problems:
+            raise SettingsError(problems)
     except SettingsError as error:
         for problem in error.problems:
             yield fail("settings", problem, "see `fairserve config check`")

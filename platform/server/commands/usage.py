@@ -11,10 +11,13 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
 from typer import Option
 
 from fairserve.platform.base.command_line import FAILED, CommandError, CommandGroup, with_options
 from fairserve.platform.db.engine import read_only, session_factory
+from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.reporting.usage import reconcile as reconciliation
 from fairserve.platform.reporting.usage.formats import document
 from fairserve.platform.reporting.usage.reports import reporter
@@ -50,8 +53,10 @@ def report(
         str | None,
         Option(metavar="ZONE", help="IANA name of the zone of days and hours; default: UTC."),
     ] = None,
-    tenant: Annotated[str | None, Option(metavar="ID", help="Only this tenant.")] = None,
-    app: Annotated[str | None, Option(metavar="ID", help="Only this app.")] = None,
+    tenant: Annotated[
+        str | None, Option(metavar="TENANT", help="Only this tenant, by name or id.")
+    ] = None,
+    app: Annotated[str | None, Option(metavar="APP", help="Only this app, by name or id.")] = None,
     user: Annotated[str | None, Option(metavar="ID", help="Only this user.")] = None,
     model: Annotated[str | None, Option(metavar="NAME", help="Only this model.")] = None,
     limit: Annotated[
@@ -78,9 +83,13 @@ def report(
             "limit": limit,
             "offset": offset,
         }
-        query = UsageQuery(**{name: value for name, value in given.items() if value is not None})
         with session_factory(engine)() as session:
-            ask = reporter(read_only(session), settings, tenant_id=query.tenant, app_id=query.app)
+            reading = read_only(session)
+            tenant = given["tenant"] = _id_of(reading, Tenant, "tn_", tenant)
+            of_tenant = [] if tenant is None else [App.tenant_id == tenant]
+            given["app"] = _id_of(reading, App, "app_", app, *of_tenant)
+            query = UsageQuery(**{name: each for name, each in given.items() if each is not None})
+            ask = reporter(reading, settings, tenant_id=query.tenant, app_id=query.app)
             found = document(query, format, ask, "app" if query.tenant else "tenant")
         if out is None:
             sys.stdout.buffer.write(found.content)
@@ -128,3 +137,23 @@ def reconcile(
                 raise CommandError("another process is rolling up; what differs is marked", FAILED)
             print("what differed was rolled up again")
         return FAILED
+
+
+def _id_of(
+    session: Session,
+    kind: type[Tenant] | type[App],
+    prefix: str,
+    word: str | None,
+    *conditions: ColumnElement[bool],
+) -> str | None:
+    """Return the id that a word is, or that of the one live row of this name. Raises CommandError."""
+    if word is None or word.startswith(prefix):
+        return word
+    named = select(kind.id).where(kind.name == word, kind.deleted_at.is_(None), *conditions)
+    ids = session.scalars(named.order_by(kind.id).limit(_SHOWN)).all()
+    noun = kind.__name__.lower()
+    if not ids:
+        raise CommandError(f"there is no {noun} {word!r}")
+    if len(ids) > 1:
+        raise CommandError(f"several objects are an {noun} {word!r}: {', '.join(ids)}; name one id")
+    return ids[0]

@@ -6,6 +6,7 @@ may write the log is seen only by a server that writes it.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -24,39 +25,42 @@ Info = Mapping[str, Any]
 
 def check_redis(settings: Settings) -> Iterator[Finding]:
     """Yield whether Redis answers, if it is configured, and whether servers with a role can share it."""
-    url, role = settings.background.redis_url, settings.control.role
-    shared = role != "all"
+    url, shared = settings.background.redis_url, settings.control.role != "all"
     if shared:
         yield from _check_role(settings)
-    if not url:
-        return
+    if url:
+        yield from asyncio.run(redis_findings(url, shared=shared))
+
+
+async def redis_findings(url: str, *, shared: bool) -> list[Finding]:
+    """Return whether the Redis of a URL answers, and if ``shared``, whether servers can share it."""
     try:
-        from redis import Redis, RedisError
         from redis.exceptions import NoPermissionError
+
+        from fairserve.platform.base.redis_client import LOST, redis_client
     except ModuleNotFoundError:
-        yield fail("redis", "the client is not installed", "pip install 'fairserve[redis]'")
-        return
+        return [fail("redis", "the client is not installed", "pip install 'fairserve[redis]'")]
+    found = []
     try:
-        with Redis.from_url(
-            url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
-        ) as client:
+        client = redis_client(url, answer_s=TIMEOUT_S, connect_s=TIMEOUT_S)
+        try:
             if shared:
-                yield _clock(client)
-            info = client.info()
+                found.append(await _clock(client))
+            info = await client.info()
+        finally:
+            await client.aclose()
     except NoPermissionError:
-        yield warn(
+        problem = warn(
             "redis",
             "it answers, but the user of redis_url may not read its settings",
             "allow this user +info and +time, or run doctor with a user who has them",
         )
-    except (RedisError, ValueError, OSError) as error:
+        return [*found, problem]
+    except (ValueError, *LOST) as error:
         text = " ".join(str(error).split())
-        yield fail("redis", f"no answer: {text}", "start Redis, or correct --redis-url")
-    else:
-        jobs = "Celery runs the jobs" if settings.background.jobs_on_celery else "not used for jobs"
-        yield ok("redis", f"version {info['redis_version']} answers; {jobs}")
-        if shared:
-            yield from shared_findings(info)
+        return [*found, fail("redis", f"no answer: {text}", "start Redis, or correct --redis-url")]
+    found.append(ok("redis", f"version {info['redis_version']} answers; Celery runs the jobs"))
+    return [*found, *shared_findings(info)] if shared else found
 
 
 def _check_role(settings: Settings) -> Iterator[Finding]:
@@ -76,10 +80,10 @@ def _check_role(settings: Settings) -> Iterator[Finding]:
         yield ok("role", f"{role}; order and database are shared")
 
 
-def _clock(client: Any) -> Finding:
+async def _clock(client: Any) -> Finding:
     """Compare the clock of Redis, which is the time of the cell, with ours."""
     began_s = time.time()
-    seconds, micros = client.time()
+    seconds, micros = await client.time()
     half_s = (time.time() - began_s) / 2
     return compared("Redis", seconds + micros / 1e6 - began_s - half_s, half_s)
 
@@ -89,6 +93,8 @@ def shared_findings(info: Info) -> Iterator[Finding]:
     yield _version(str(info["redis_version"]))
     yield _eviction(info)
     yield _persistence(info)
+    if info.get("connected_slaves"):
+        yield _replicas(info)
     if info.get("role", "master") != "master":
         yield fail(
             "redis primary",
@@ -133,3 +139,14 @@ def _persistence(info: Info) -> Finding:
             check, "the last write of the append-only file failed", "free space on its disk"
         )
     return ok(check, "the append-only file is written")
+
+
+def _replicas(info: Info) -> Finding:
+    check, copies = "redis replicas", f"{info['connected_slaves']} replicas follow"
+    if "min_slaves_good_slaves" in info:
+        return ok(check, f"{copies}; without any it rejects writes")
+    return warn(
+        check,
+        f"{copies}, and min-replicas-to-write is 0: what it accepts without them may be lost",
+        "set min-replicas-to-write to 1 on all of them, with two replicas or more",
+    )

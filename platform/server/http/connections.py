@@ -31,6 +31,8 @@ class Connections:
         self.total, self.per_address = total, per_address
         self.trusted_proxies = tuple(trusted_proxies)
         self.open = 0
+        self.closing = False
+        """True once each connection ends with the answer to its next request."""
         self._by_client: Counter[str] = Counter()
 
     def connect(self, peer: str) -> FairServeError | None:

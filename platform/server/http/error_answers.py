@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, OperationalError
 from starlette.responses import JSONResponse
 from starlette.types import Scope
 
 from fairserve.platform.base.errors import FairServeError, InvalidRequestError
 from fairserve.platform.base.request_facts import add_error
+from fairserve.platform.db.session import unavailable
 from fairserve.platform.serving.messages.errors import error_body, wants_messages_format
 
 
@@ -17,6 +18,8 @@ def api_error(error: Exception) -> FairServeError:
         return error
     if isinstance(error, DataError):  # PostgreSQL stores no text with NUL, for instance
         return InvalidRequestError("a value has characters that the database cannot store")
+    if isinstance(error, OperationalError):
+        return unavailable()
     return FairServeError("internal error")
 
 

@@ -184,7 +184,7 @@ async def _asker(request: Request) -> Asker | None:
         viewer = None
         work_for(address_of(request.scope))
         # Without a database the page itself answers so.
-        with as_management(), contextlib.suppress(SQLAlchemyError):
+        with as_management(), contextlib.suppress(SQLAlchemyError, FairServeError):
             viewer = await asyncio.to_thread(signed_in, request)
         if viewer is None:
             return None

@@ -281,6 +281,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self.app = app
         if unchunked is not None:
             unchunked.cycle = self.cycle
+        if self._open_connections.closing:
+            self.cycle.keep_alive = False
         self.cycle.scope[SEND_NOW] = _SendNow(self.cycle)  # type: ignore[literal-required]
 
     def on_url(self, url: bytes) -> None:

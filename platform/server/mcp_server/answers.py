@@ -121,6 +121,7 @@ class UsageSums(BaseModel):
     input_tokens: Annotated[int, Field(description="cached ones included")]
     cached_tokens: int
     output_tokens: int
+    reasoning_tokens: Annotated[int, Field(description="part of the output tokens")]
     wasted_tokens: Annotated[int, Field(description="of calls that did not complete")]
     service: Annotated[float, Field(description="input tokens and twice the output tokens")]
     cost: float

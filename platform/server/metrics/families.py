@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from fairserve.platform.background.alarms.alarm import ALARM_KINDS
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.control.messages import ClusterView
 from fairserve.platform.control.storage import RowsJournal, RowsLedger
@@ -147,6 +148,16 @@ def shares(found: ShareReader) -> Iterator[Metric]:
         "Jain's index of served over entitled shares; 1 is equal.",
         (),
         [] if index is None else [((), index)],
+    )
+
+
+def alarms(found: Mapping[str, int]) -> Iterator[Metric]:
+    """Yield the number of alarms by kind; 0 for a kind without one, so that alerts have a series."""
+    yield _gauge(
+        "alarms_open",
+        "Alarms that are open or acknowledged.",
+        ("kind",),
+        [((kind,), found.get(kind, 0)) for kind in ALARM_KINDS],
     )
 
 

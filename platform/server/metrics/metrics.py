@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -40,6 +40,8 @@ class Sources:
 
     control: ControlPort
     monitoring: Monitoring
+    alarms: Callable[[], Mapping[str, int]]
+    """Returns the number of alarms that are not resolved, by kind."""
     pool: WorkerPool
     journal: RowsJournal
     ledger: RowsLedger
@@ -89,6 +91,7 @@ class Metrics:
             *families.cluster(view),
             *families.workers(sources.pool.members(), view),
             *families.shares(found),
+            *families.alarms(sources.alarms()),
             *families.storage(
                 sources.journal, sources.journal_limit_bytes, sources.ledger, lease_over
             ),

@@ -33,9 +33,12 @@ from fairserve.platform.control.messages import Cancel, Grant
 from fairserve.platform.serving.completions.answer import AnswerReader
 from fairserve.platform.serving.completions.running_call import LEFT, REPORT_S, RunningCall
 from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.rejected_calls import NOT_SUBMITTED, retry_after_s
 
 logger = logging.getLogger(__name__)
 
+LEAST_PAUSE_S = 0.1
+"""Shortest pause before a call is submitted again, in seconds."""
 MAX_LOGGED_CHARS = 300
 """Characters of a worker's error in the log: it may repeat parts of the prompt."""
 
@@ -66,11 +69,13 @@ class Relay:
         *,
         transport: Transport | None = None,
         on_content: OnContent | None = None,
+        max_wait_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``worker_of`` returns a worker by its id, or None while it cannot be reached.
 
-        ``on_content`` receives prompts and answers of the calls whose spans are sampled.
+        ``on_content`` receives prompts and answers of the calls whose spans are sampled. While control
+        accepts nothing new, the call is submitted again for ``max_wait_s`` seconds.
         """
         self.call = call
         self.reader: AnswerReader = Nobody() if reader is None else reader
@@ -83,6 +88,7 @@ class Relay:
         self._decisions, self._worker_of = decisions, worker_of
         self._transport = transport
         self._on_content = on_content
+        self._max_wait_s = max_wait_s
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] | None = None
@@ -125,12 +131,16 @@ class Relay:
         call.recorded()
 
     async def _placed(self) -> WorkerRequest:
-        try:
-            grant = await self._decisions.place(self.call.checked, self._stop)
-        except FairServeError as error:
-            self.call.rejected(error)
-            raise
-        return self._granted(grant)
+        until_s = self._clock() + self._max_wait_s
+        while True:
+            try:
+                return self._granted(await self._decisions.place(self.call.checked, self._stop))
+            except FairServeError as error:
+                pause_s = max(LEAST_PAUSE_S, retry_after_s(error))
+                if error.code not in NOT_SUBMITTED or self._clock() + pause_s > until_s:
+                    self.call.rejected(error)
+                    raise
+            await asyncio.sleep(pause_s)
 
     def _granted(self, grant: Grant) -> WorkerRequest:
         self.call.keeps_answer = self._on_content is not None and grant.sampled

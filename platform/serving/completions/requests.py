@@ -17,6 +17,7 @@ from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.engine.wire.request_fields import RequestFieldError, demands, listed_fields
 from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.interactions.tracking.identity import CallIdentity
+from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.fleet.prompt import Prompt
 from fairserve.platform.serving.completions.endpoint import CheckSize
@@ -32,7 +33,6 @@ from fairserve.platform.serving.completions.tools import check_tool_types
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.end_user import user_in_body
 from fairserve.platform.serving.decision.request import AnyReader, CallRequest, DeclaredWork
-from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.tenancy.auth import Principal
 
 CHAT: CompletionPath = "/v1/chat/completions"

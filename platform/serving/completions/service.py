@@ -14,6 +14,7 @@ from typing import Any
 from starlette.responses import Response
 
 from fairserve.engine.wire.base import WorkerClient
+from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.serving.bodies import BodyReservation
 from fairserve.platform.serving.completions.answer import (
@@ -34,7 +35,6 @@ from fairserve.platform.serving.completions.relay import OnContent, Relay
 from fairserve.platform.serving.completions.running_call import RunningCall
 from fairserve.platform.serving.decision.check import fingerprint_of
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.tenancy.auth import Principal
 
 
@@ -114,15 +114,26 @@ class Completions:
         raw: bytes,
         headers: Mapping[str, str],
         principal: Principal,
+        *,
+        max_wait_s: float = 0.0,
     ) -> Producer:
-        """Return what produces the answer to a request. Raises a FairServeError if it is wrong."""
+        """Return what produces the answer to a request. Raises a FairServeError if it is wrong.
+
+        While control accepts nothing new, the call is submitted again for ``max_wait_s`` seconds.
+        """
         read = await endpoint.read(raw, principal, self._decisions.check_size)
         request = read.request.call_request(
             principal, endpoint=endpoint.path, headers=headers, raw=raw
         )
         checked = await self._decisions.check(read.adapt(request))
         running = RunningCall(read.request, checked, read.writer(checked), time.monotonic())
-        relay = Relay(running, self._decisions, self._workers.get, on_content=self._on_content)
+        relay = Relay(
+            running,
+            self._decisions,
+            self._workers.get,
+            on_content=self._on_content,
+            max_wait_s=max_wait_s,
+        )
         return Producer(relay, self.keepalive_s)
 
     def respond(self, producer: Producer) -> Response:

@@ -58,6 +58,7 @@ class UsageMeter:
         self._covered_chunks = self._covered_bytes = 0
         """The part of these up to and with the last usable count."""
         self._output_details: Mapping[str, int] = {}
+        self._reasoning_tokens = 0
         self.started = False
         """The worker has started the prompt."""
         self.cached_tokens_reported = False
@@ -120,7 +121,9 @@ class UsageMeter:
             self.cached_tokens_reported = True
             self._cached_tokens = max(self._cached_tokens, reported.cached_tokens)
         if self._take_output(reported.output_tokens, last=last):
-            self._output_details = reported.output_details
+            self._output_details = details = reported.output_details
+            reasoning = details.get("reasoning_tokens", 0)
+            self._reasoning_tokens = max(self._reasoning_tokens, reasoning)
 
     def _take_output(self, output: int | None, *, last: bool) -> bool:
         """Take a count of the output; return whether it is usable, and covers the chunks so far."""
@@ -160,6 +163,7 @@ class UsageMeter:
             system_tokens=system,
             cached_tokens=min(self._cached_tokens, self._prompt_tokens),
             output_tokens=output_tokens,
+            reasoning_tokens=min(self._reasoning_tokens, output_tokens),
         )
 
     def _shown(self, used: TokenUsage) -> dict[str, Any]:

@@ -24,7 +24,12 @@ from fairserve.interactions.tracking.identity import (
     core_run_id,
     identify,
 )
-from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
+from fairserve.platform.base.bulkhead import off_loop
+from fairserve.platform.base.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    UnavailableError,
+)
 from fairserve.platform.base.request_facts import from_proxy, name_call
 from fairserve.platform.control.messages import (
     Attached,
@@ -37,7 +42,6 @@ from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
 from fairserve.platform.serving.decision.end_user import user_in_headers
 from fairserve.platform.serving.decision.request import CallRequest
-from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.settings import CacheIsolation
 from fairserve.platform.tenancy.auth import Principal
 
@@ -157,7 +161,12 @@ async def _user_of_run(identity: CallIdentity, app: str, runs: ControlPort) -> s
     run = None if identity.run_id is None else core_run_id(app, identity.run_id)
     if run is None:
         run = next((clue.run_id for clue in identity.clues if clue.run_id), None)
-    view = None if run is None else await runs.interaction(run)
+    if run is None:
+        return None
+    try:
+        view = await runs.interaction(run)
+    except UnavailableError:  # control adds the user
+        return None
     return None if view is None else view.user
 
 

@@ -19,7 +19,7 @@ from fairserve.platform.base.errors import (
     PermissionDeniedError,
     RateLimitedError,
 )
-from fairserve.platform.control.messages import RejectCall
+from fairserve.platform.control.messages import USER_BLOCKED, RejectCall
 from fairserve.throttling.base import Decision
 
 RETRY_HEADER = "x-fairserve-retry"
@@ -63,7 +63,7 @@ def rejection_error(rejected: RejectCall, size_field: str = "max_tokens") -> Fai
     decision = rejected.decision
     match decision.reason:
         case "user_blocked":
-            return PermissionDeniedError("an operator has blocked this user", code="user_blocked")
+            return PermissionDeniedError(USER_BLOCKED, code="user_blocked")
         case "model_not_allowed":
             return model_not_allowed()
         case "contract_call_too_large":

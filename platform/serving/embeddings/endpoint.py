@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from fairserve.engine.wire.tasks import EMBEDDINGS, RERANK, PoolingPath
+from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.serving.completions.endpoint import CheckSize, ReadRequest
 from fairserve.platform.serving.completions.openai_endpoint import OpenAIWriter
 from fairserve.platform.serving.completions.requests import read_object
 from fairserve.platform.serving.embeddings.requests import PoolingRequest, read_fields
-from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.tenancy.auth import Principal
 
 

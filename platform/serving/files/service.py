@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import (
@@ -180,9 +181,11 @@ class Files:
             writer.discard()
             with self._sessions.begin() as session:
                 session.execute(delete(File).where(File.id == file_id))
-        except Exception:
+        except Exception as error:
             self._undropped.add(file_id)
-            logger.exception("file %s cannot be deleted now", file_id)
+            known = isinstance(error, (DBAPIError, OSError))
+            reason = type(error).__name__
+            logger.warning("file %s is deleted later: %s", file_id, reason, exc_info=not known)
 
     def over_bounds(self, tenant_id: str) -> str:
         """Return which bound of stored bytes a tenant has exceeded; empty if none. Blocks."""

@@ -58,12 +58,18 @@ class FileStore(Protocol):
 
 
 def open_store(url: str, sessions: SessionFactory) -> FileStore:
-    """Return the store at a URL; empty for the database.
+    """Return the store at a URL; empty for the database. Raises ValueError as :func:`filesystem_at`."""
+    found = filesystem_at(url)
+    return DatabaseStore(sessions) if found is None else RemoteStore(*found)
+
+
+def filesystem_at(url: str) -> tuple[Any, str] | None:
+    """Return file system and folder of a store's URL; None if it is empty.
 
     Raises ValueError for a URL that fsspec cannot open, without the URL, which may hold a password.
     """
     if not url:
-        return DatabaseStore(sessions)
+        return None
     import fsspec
 
     try:
@@ -74,7 +80,7 @@ def open_store(url: str, sessions: SessionFactory) -> FileStore:
             f"file_store_url with {scheme}:// cannot be opened ({type(error).__name__}); for s3://"
             " install 'fairserve[s3]'"
         ) from error
-    return RemoteStore(filesystem, folder)
+    return filesystem, folder
 
 
 class DatabaseStore:

@@ -1,4 +1,4 @@
-"""The shape of a run's graph: its width and its critical path.
+"""The shape of a run's graph: its width, its critical path, and how much of its time was waiting.
 
 The graph comes as lists of numbers, each call after its parents, so that one pass forwards and one
 backwards suffice. Cost: O(calls + edges), without an object per edge: a run may have 10,000 calls of
@@ -9,7 +9,8 @@ higher cost.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -22,6 +23,24 @@ class GraphShape(NamedTuple):
     """The calls of the path that took longest, first to last."""
     duration_s: float
     """Duration of that path in seconds."""
+
+
+def time_waited(times: Iterable[tuple[float, float, float]]) -> tuple[float, float]:
+    """Return the span of calls in seconds, and the part of it in which some waited and none ran.
+
+    A call is its begin, the seconds that it waited then, and those of it all. Cost: O(n log n).
+    """
+    changes: list[tuple[float, int, int]] = []
+    for begin_s, waited_s, duration_s in times:
+        changes += [(begin_s, 1, 0), (begin_s + waited_s, -1, 1)]
+        changes.append((begin_s + max(waited_s, duration_s), 0, -1))
+    changes.sort()
+    waited_s, waiting, running = 0.0, 0, 0
+    for (at_s, waits, runs), (next_s, _, _) in pairwise(changes):
+        waiting, running = waiting + waits, running + runs
+        if waiting and not running:
+            waited_s += next_s - at_s
+    return (changes[-1][0] - changes[0][0] if changes else 0.0), waited_s
 
 
 def shape_of(parents: Sequence[Sequence[int]], durations_s: Sequence[float]) -> GraphShape:

@@ -17,7 +17,7 @@ from fairserve.interactions.tracking.run import MOST_PARENTS
 from fairserve.platform.control.messages import CallRecord, CallView
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.schemas import MAX_PAGE
-from fairserve.platform.serving.interactions.graph_shape import shape_of
+from fairserve.platform.serving.interactions.graph_shape import shape_of, time_waited
 from fairserve.platform.serving.interactions.repository import AnyRow
 from fairserve.platform.serving.programs.schemas import ProgramNodeOut, ProgramOut
 
@@ -52,7 +52,14 @@ class NodeOut(BaseModel):
     system_tokens: int
     cached_tokens: int
     output_tokens: int
+    reasoning_tokens: int
+    """Part of the output tokens."""
     error: str
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that it waited so far, or before it ran."""
+        return _waited_s(self.queue_s, self.duration_s, self.state)
 
 
 class CriticalPathOut(BaseModel):
@@ -79,6 +86,10 @@ class GraphOut(BaseModel):
     parallelism: int
     """Calls of the widest stage."""
     critical_path: CriticalPathOut
+    span_s: float
+    """Seconds from the arrival of the first call to the end of the last one so far."""
+    waited_s: float
+    """Seconds of them in which calls waited for a worker and none ran."""
     nodes: list[NodeOut]
     edges: list[tuple[str, str]]
     total: int
@@ -94,6 +105,7 @@ class ShownNode(NamedTuple):
     parents: Sequence[str]
     stage: int
     begin_s: float
+    waited_s: float
     duration_s: float
     shown: Callable[[str], NodeOut]
     """Return its node under an id."""
@@ -128,6 +140,9 @@ def graph_of(
         parents.append(list(dict.fromkeys(known)))
     names = list(numbers)
     shape = shape_of(parents, [node.duration_s for node in nodes])
+    span_s, waited_s = time_waited(
+        (node.begin_s, node.waited_s, node.duration_s) for node in nodes if node.duration_s
+    )
     page = range(len(nodes))[offset : offset + limit]
     return GraphOut(
         id=run_id,
@@ -140,6 +155,8 @@ def graph_of(
             length=len(shape.critical_path),
             duration_s=round(shape.duration_s, 6),
         ),
+        span_s=round(span_s, 6),
+        waited_s=round(waited_s, 6),
         nodes=[nodes[number].shown(names[number]) for number in page],
         edges=[(names[parent], names[number]) for number in page for parent in parents[number]],
         total=len(nodes),
@@ -165,12 +182,19 @@ def _calls(ended: Sequence[GraphRow], live: Iterable[CallView]) -> list[ShownNod
             parents=call.parents,
             stage=call.stage,
             begin_s=accepted_at - first_at,
+            waited_s=_waited_s(call.queue_delay_s, call.duration_s, state),
             duration_s=call.duration_s or 0.0,
             shown=partial(_node, call, state, accepted_at - first_at),
         )
         for accepted_at, state, call in found
     ]
     return sorted(nodes, key=lambda node: (round(node.begin_s, 6), node.stage))
+
+
+def _waited_s(queue_s: float | None, duration_s: float | None, state: str) -> float:
+    """Return the seconds that a call waited so far, or before it ran."""
+    waits = state in ("held", "queued") or queue_s is None
+    return (duration_s if waits else queue_s) or 0.0
 
 
 def node_of(record: CallRecord, state: str, first_at: float) -> NodeOut:
@@ -195,6 +219,7 @@ def _node(call: GraphRow | CallRecord, state: str, begin_s: float, name: str) ->
         system_tokens=call.system_tokens,
         cached_tokens=call.cached_tokens,
         output_tokens=call.output_tokens,
+        reasoning_tokens=call.reasoning_tokens,
         error=call.error,
     )
 
@@ -207,7 +232,9 @@ def _declared(program: ProgramOut, made: set[str]) -> Iterator[ShownNode]:
         parents = list(islice(above, MOST_PARENTS))
         for name in names[node.id]:
             if name not in made:
-                yield ShownNode(name, parents, node.stage, 0.0, 0.0, partial(_without_call, node))
+                yield ShownNode(
+                    name, parents, node.stage, 0.0, 0.0, 0.0, partial(_without_call, node)
+                )
 
 
 def _without_call(node: ProgramNodeOut, name: str) -> NodeOut:
@@ -226,6 +253,7 @@ def _without_call(node: ProgramNodeOut, name: str) -> NodeOut:
         system_tokens=0,
         cached_tokens=0,
         output_tokens=0,
+        reasoning_tokens=0,
         error=node.reason,
     )
 

@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from fairserve.interactions.programs.declared import ProgramIn
 from fairserve.interactions.programs.program import Program, ProgramLimits
 from fairserve.interactions.tracking.identity import IdentityError, checked_id
+from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.serving.body_part import without_nulls
 from fairserve.platform.serving.completions.schemas import invalid
 from fairserve.platform.serving.interactions.schemas import InteractionCreate
-from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.programs.declaration import read_program
 
 

@@ -86,6 +86,7 @@ GRAPH_COLUMNS = (
     LedgerCall.system_tokens,
     LedgerCall.cached_tokens,
     LedgerCall.output_tokens,
+    LedgerCall.reasoning_tokens,
     LedgerCall.error,
 )
 

@@ -132,6 +132,7 @@ class Interactions:
             raise ConflictError(
                 "a program ends by itself; DELETE cancels it", code="program_run", param="id"
             )
+        await self._control.interaction(core_id)  # raises before the run is closed, if at all
         await self._control.close_interaction(core_id, cancel=False)
         view = await self._control.interaction(core_id)
         return 0 if view is None else view.live_calls

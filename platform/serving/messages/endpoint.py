@@ -9,6 +9,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from fairserve.engine.wire.request_fields import FieldDemand
+from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import InvalidRequestError, RateLimitedError
 from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.serving.completions.endpoint import CheckSize, ReadRequest
@@ -24,7 +25,6 @@ from fairserve.platform.serving.messages.errors import PATHS
 from fairserve.platform.serving.messages.schemas import CountBody, MessageBody, wrong
 from fairserve.platform.serving.messages.translate import chat_fields
 from fairserve.platform.serving.messages.writer import MessageWriter
-from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.tenancy.auth import Principal
 
 Body = TypeVar("Body", bound=CountBody)

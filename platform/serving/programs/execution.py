@@ -187,12 +187,14 @@ class ProgramExecution:
         if self._ready and now_s < self._hold_s:
             until_s = min(until_s, self._hold_s)
         waking = asyncio.create_task(self._woken.wait())
-        await asyncio.wait(
-            {waking, *self._sent},
-            timeout=max(0.0, until_s - now_s),
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        waking.cancel()
+        try:
+            await asyncio.wait(
+                {waking, *self._sent},
+                timeout=max(0.0, until_s - now_s),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            waking.cancel()
         self._woken.clear()
 
     def _collect(self) -> None:

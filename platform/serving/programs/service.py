@@ -246,15 +246,18 @@ class Programs:
             headers={"Retry-After": "5"},
         )
 
-    def cancel_of(self, reason: str, *, app_id: str = "", tenant_id: str = "") -> None:
-        """Cancel the live programs of an app or a tenant; from any thread, does not wait.
+    def cancel_of(
+        self, reason: str, *, app_id: str = "", tenant_id: str = "", user: str = ""
+    ) -> None:
+        """Cancel the live programs of an app, a tenant, or one user; from any thread, does not wait.
 
         Other processes find in the database that their owner is stopped.
         """
 
         def cancel() -> None:
             for key, live in self._live.items():
-                if app_id == key.app or tenant_id == key.tenant:
+                owned = app_id == key.app or tenant_id == key.tenant
+                if owned and user in ("", live.execution.owner.user):
                     live.execution.cancel(reason)
 
         assert self._loop is not None, "programs have not started"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 
 import orjson
 from sqlalchemy import Text, cast, func
@@ -17,6 +18,7 @@ from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
 
 from fairserve.engine.backoff import Backoff
 from fairserve.platform.base.threads import to_its_end
+from fairserve.platform.db.apart import write_apart
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.db.programs import ProgramRow
@@ -32,6 +34,9 @@ MAX_BATCH = 256
 """Changes of one transaction."""
 MOST_KEPT = RowBounds(10_000, 256 * 1024 * 1024)
 """Programs of a tenant, and bytes of their declarations; beyond that the oldest ended are deleted."""
+
+_Waiting = tuple[ProgramChange, asyncio.Future[None]]
+"""A change, and the future of the one who waits for its commit."""
 
 
 class ProgramGoneError(Exception):
@@ -52,7 +57,7 @@ class ProgramStore:
             removable=ProgramRow.state != "running",
         )
         self._backoff = Backoff(retry_s, LAST_RETRY_S)
-        self._pending: list[tuple[ProgramChange, asyncio.Future[None]]] = []
+        self._pending: list[_Waiting] = []
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -104,19 +109,20 @@ class ProgramStore:
                 self._wake.clear()
             await self._write(batch)
 
-    async def _write(self, batch: list[tuple[ProgramChange, asyncio.Future[None]]]) -> None:
+    async def _write(self, batch: list[_Waiting]) -> None:
+        """Write the changes; one that the database rejects delays no other."""
         failures = 0
-        while batch:
+        while True:
             try:
-                attempts = await to_its_end(self._apply, [change for change, _ in batch])
-            except DataError as error:
-                await self._write_singly(batch, error)
-                return
+                attempts, rejected = await to_its_end(self._apply, batch)
             except DBAPIError as error:  # also if an app is deleted in this very moment
                 logger.warning("programs wait for the database: %s", type(error).__name__)
                 failures += 1
                 await asyncio.sleep(self._backoff.pause_s(failures))
                 continue
+            for (_, saved), of_values in rejected:
+                if not saved.done():
+                    saved.set_exception(of_values)
             for change, saved in batch:
                 if saved.done():
                     continue
@@ -128,19 +134,17 @@ class ProgramStore:
                     saved.set_result(None)
             return
 
-    async def _write_singly(
-        self, batch: list[tuple[ProgramChange, asyncio.Future[None]]], error: DataError
-    ) -> None:
-        """Write the changes one by one, so that one that the database rejects delays no other."""
-        if len(batch) > 1:
-            for each in batch:
-                await self._write([each])
-        elif not batch[0][1].done():
-            batch[0][1].set_exception(error)
+    def _apply(
+        self, batch: list[_Waiting]
+    ) -> tuple[dict[ProgramKey, int], list[tuple[_Waiting, Exception]]]:
+        attempts: dict[ProgramKey, int] = {}
 
-    def _apply(self, changes: list[ProgramChange]) -> dict[ProgramKey, int]:
-        with self.sessions.begin() as session:
-            return repository.apply(session, changes)
+        def write(part: Sequence[_Waiting]) -> None:
+            with self.sessions.begin() as session:
+                found = repository.apply(session, [change for change, _ in part])
+            attempts.update(found)
+
+        return attempts, write_apart(write, batch, lambda error: isinstance(error, DataError))
 
     def _insert(self, program: SavedProgram) -> None:
         with self.sessions.begin() as session:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairserve.interactions.tracking.identity import core_run_id
+from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import (
     BodyTooLargeError,
     ContextLengthError,
@@ -20,7 +21,6 @@ from fairserve.platform.serving.bodies import BodyReservation
 from fairserve.platform.serving.completions.endpoint import CheckSize, ReadRequest
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.request import CallRequest
-from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.responses.items import Item, read_items, with_ids
 from fairserve.platform.serving.responses.repository import ResponseKey
 from fairserve.platform.serving.responses.schemas import ResponseBody

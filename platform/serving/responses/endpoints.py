@@ -9,9 +9,9 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 from starlette.types import ASGIApp
 
+from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.db.schemas import ObjectId, Strict
 from fairserve.platform.serving.call_router import CallRouter, IncomingCall
-from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.principals import AppPrincipal
 from fairserve.platform.serving.responses.schemas import ResponseBody
 from fairserve.platform.serving.responses.service import Responses

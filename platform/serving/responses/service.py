@@ -3,7 +3,7 @@
 A response in the background belongs to the server: it is stored as queued and claimed
 (:mod:`fairserve.platform.serving.claims`), its client may leave, and its end is stored. One whose server
 ended before it has failed, which is stored when it is next read; it is not run again, because its call
-was charged and its tools may have been called.
+was charged and its tools may have been called. While control accepts nothing new, one waits.
 
 Weakness: one that another server runs is shown as queued until its end, and is cancelled without the
 output that it has.
@@ -21,6 +21,7 @@ from typing import Any, Literal
 import orjson
 from starlette.responses import Response
 
+from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import (
     ConflictError,
     FairServeError,
@@ -36,7 +37,6 @@ from fairserve.platform.serving.completions.answer import AnswerBuffer
 from fairserve.platform.serving.completions.producer import JSON, Producer
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.responses.endpoint import ResponsesEndpoint
 from fairserve.platform.serving.responses.repository import UNFINISHED, ResponseKey
 from fairserve.platform.serving.responses.schemas import ResponseBody, read_body
@@ -54,6 +54,8 @@ class BackgroundOptions:
     max_in_all: int = 1_000
     tenant_share: float = 1 / 4
     max_per_app: int = 100
+    max_wait_s: float = 360.0
+    """Seconds for which one waits while control accepts nothing new."""
 
 
 @dataclass(slots=True)
@@ -194,7 +196,9 @@ class Responses:
         key = _key(principal, "")
         self._take_place(key)
         try:
-            producer = await self._completions.producer(endpoint, raw, headers, principal)
+            producer = await self._completions.producer(
+                endpoint, raw, headers, principal, max_wait_s=self._options.max_wait_s
+            )
             writer = endpoint.writer
             assert writer is not None, "the call is checked"
             queued = writer.response("queued")

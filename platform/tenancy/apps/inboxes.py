@@ -30,6 +30,8 @@ class ControlInbox(Protocol):
 class ProgramInbox(Protocol):
     """The part of the program service that the management endpoints use."""
 
-    def cancel_of(self, reason: str, *, app_id: str = "", tenant_id: str = "") -> None:
-        """Cancel the running programs of an app or a tenant; does not block."""
+    def cancel_of(
+        self, reason: str, *, app_id: str = "", tenant_id: str = "", user: str = ""
+    ) -> None:
+        """Cancel the running programs of an app, a tenant, or a user of it; does not block."""
         ...

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from fairserve.interactions.profiles.profile import MAX_STAGES, AppProfile, StageProfile
 from fairserve.interactions.run_rules import RUN_RULES, RunRule, normal_rules
 from fairserve.platform.db.identity import ProfileMode
-from fairserve.platform.db.schemas import KeyOut, Name, Strict, Weight
+from fairserve.platform.db.schemas import KeyOut, Managed, Name, Strict, Weight
 from fairserve.platform.tenancy.apps.origins import CorsOrigins
 from fairserve.platform.tenancy.apps.user_headers import UserHeaders
 from fairserve.platform.tenancy.quotas.schemas import ContractBody, ContractOut
@@ -71,7 +71,7 @@ class LimitsBody(Strict):
     """
 
 
-class AppSettings(Strict):
+class AppSettings(Managed):
     """Settings of a new app that can be changed later."""
 
     weight: Weight | None = None
@@ -155,6 +155,7 @@ class AppOut(BaseModel):
     """Origins of the pages in browsers that may call with the app's keys."""
     run_rules: list[RunRule] | None
     """Rules that assign calls to runs, in their order; null is the server's."""
+    managed_by: str | None
     created_at: datetime
     suspended_at: datetime | None
     deleted_at: datetime | None

@@ -21,7 +21,7 @@ from fairserve.platform.tenancy.apps.control_events import app_changed
 from fairserve.platform.tenancy.apps.origins import MAX_TENANT_ORIGINS
 from fairserve.platform.tenancy.apps.schemas import AppCreate, AppOut, AppPatch
 from fairserve.platform.tenancy.apps.view import describe_all
-from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.auth import Principal, check_manager
 from fairserve.platform.tenancy.owned import OwnedRows
 from fairserve.platform.tenancy.parts import TenancyParts
 from fairserve.platform.tenancy.profiles.repository import (
@@ -55,6 +55,7 @@ class Apps(OwnedRows[App, AppOut]):
     def create(self, body: AppCreate) -> tuple[App, keys.IssuedKey]:
         """Register an app with a first key."""
         self._check_weight(body.weight)
+        check_manager(self._principal, body)
         self._check_capacity(new=True)
         self._check_name(body.name)
         app = App(
@@ -62,6 +63,7 @@ class Apps(OwnedRows[App, AppOut]):
             tenant_id=self._tenant_id,
             name=body.name,
             weight=1.0 if body.weight is None else body.weight,
+            managed_by=body.managed_by,
             created_at=utc_now(),
             limits=AppLimits(**body.limits.model_dump()),
         )
@@ -81,6 +83,7 @@ class Apps(OwnedRows[App, AppOut]):
         suspended app do not work, and its programs end.
         """
         self._check_weight(body.weight)
+        check_manager(self._principal, body)
         app = self.get(app_id, lock=True, live=True)
         before = self._audited(app)
         if body.name is not None and body.name != app.name:
@@ -96,6 +99,8 @@ class Apps(OwnedRows[App, AppOut]):
                 setattr(app.limits, name, getattr(body.limits, name))
         if body.weight is not None:
             app.weight = body.weight
+        if "managed_by" in body.model_fields_set:
+            app.managed_by = body.managed_by
         if self._set_suspended(app, body.suspended):
             self._forget_keys(app)
         self._session.flush()

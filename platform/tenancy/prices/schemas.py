@@ -7,10 +7,10 @@ from datetime import datetime
 from pydantic import AwareDatetime, BaseModel
 
 from fairserve.platform.base.money import TokenPriceAmount
-from fairserve.platform.db.schemas import ModelName, Paging, Strict
+from fairserve.platform.db.schemas import Managed, ModelName, Paging, Strict
 
 
-class PriceCreate(Strict):
+class PriceBody(Strict):
     """Prices per million tokens of a model from a time on, in the deployment's currency."""
 
     model: ModelName
@@ -21,6 +21,10 @@ class PriceCreate(Strict):
     output: TokenPriceAmount
     valid_from: AwareDatetime | None = None
     """Start of the price; null is now. Costs of earlier calls do not change."""
+
+
+class PriceCreate(PriceBody, Managed):
+    """A new price."""
 
 
 class PriceQuery(Paging):
@@ -40,4 +44,5 @@ class PriceOut(BaseModel):
     currency: str
     valid_from: datetime
     author: str
+    managed_by: str | None
     created_at: datetime

@@ -68,18 +68,18 @@ def change(
     """
     row = repository.get(session, holder)
     was = shown(row)
-    merged = NOTHING if body is None else _merged(NOTHING if replace else was, body, param)
-    if merged == was:
+    limits = NOTHING if body is None else merged(NOTHING if replace else was, body, param)
+    if limits == was:
         return
     before = UNLIMITED if row is None else contract_changed(row).quota
-    if merged == NOTHING:
+    if limits == NOTHING:
         session.delete(row)
         event = ContractChanged(holder.scope, holder.tenant_id, holder.app_id, holder.user_id)
     else:
         if row is None:
             row = Contract(**holder._asdict())
             session.add(row)
-        for name, value in merged:
+        for name, value in limits:
             amount = name in _AMOUNTS and value is not None
             setattr(row, name, nano_of(value) if amount else value)
         row.updated_at = utc_now()
@@ -96,19 +96,20 @@ def _announce(
     after_commit(session, lambda: control.contract_changed(event, reopened=reopened))
 
 
-def _merged(was: ContractOut, body: ContractBody, param: str) -> ContractOut:
+def merged(was: ContractOut, body: ContractBody, param: str) -> ContractOut:
+    """Return limits after a change. Raises InvalidRequestError for those that contradict each other."""
     given = {name: getattr(body, name) for name in body.model_fields_set}
     if "soft_end" in given:
         given["soft_end"] = given["soft_end"] or "warn"
     if given.get("allowed_models") is not None:
         given["allowed_models"] = list(dict.fromkeys(given["allowed_models"]))
-    merged = was.model_copy(update=given)
-    if merged.soft_budget is None and merged.soft_end != "warn":
+    limits = was.model_copy(update=given)
+    if limits.soft_budget is None and limits.soft_end != "warn":
         if "soft_end" in given:
-            text = f"soft_end is {merged.soft_end} without a soft_budget"
+            text = f"soft_end is {limits.soft_end} without a soft_budget"
             raise InvalidRequestError(f"{param}.soft_end: {text}", param=f"{param}.soft_end")
-        merged.soft_end = "warn"
-    quota = {name: getattr(merged, name) for name in _QUOTA}
+        limits.soft_end = "warn"
+    quota = {name: getattr(limits, name) for name in _QUOTA}
     for name in _AMOUNTS:
         if quota[name] is not None:
             quota[name] = nano_of(quota[name])
@@ -118,4 +119,4 @@ def _merged(was: ContractOut, body: ContractBody, param: str) -> ContractOut:
         word = str(error).split()[0]
         field = f"{param}.{word if word in _QUOTA else 'budget_duration'}"
         raise InvalidRequestError(f"{field}: {error}", param=field) from None
-    return merged
+    return limits

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
 from fairserve.interactions.call import TenantLevels
-from fairserve.platform.db.schemas import KeyOut, Name, ObjectId, Paging, Strict, UserId, Weight
+from fairserve.platform.db.schemas import (
+    KeyOut,
+    Managed,
+    Name,
+    NamePart,
+    ObjectId,
+    Paging,
+    UserId,
+    Weight,
+)
 from fairserve.platform.tenancy.quotas.schemas import ContractBody, ContractOut
 
 
-class TenantCreate(Strict):
+class TenantCreate(Managed):
     """A new tenant."""
 
     name: Name
@@ -21,7 +31,7 @@ class TenantCreate(Strict):
     contract: ContractBody | None = None
 
 
-class TenantPatch(Strict):
+class TenantPatch(Managed):
     """Changes of a tenant; omitted fields are unchanged. A null ``contract`` removes all limits, and
     null ``levels`` are the system's.
     """
@@ -42,6 +52,7 @@ class TenantOut(BaseModel):
     levels: TenantLevels | None
     """Levels that divide the tenant's share among its clients; null for the system's."""
     contract: ContractOut
+    managed_by: str | None
     created_at: datetime
     suspended_at: datetime | None
     deleted_at: datetime | None
@@ -64,13 +75,21 @@ class UserQuery(Paging):
     blocked: bool | None = None
 
 
-class UserPut(Strict):
-    """Settings of a user; an omitted field is reset to its default."""
+OnBlock = Literal["cancel_queued", "cancel_all", "finish"]
+
+
+class UserPut(Managed):
+    """Settings of a user; an omitted field is reset to its default, except for ``managed_by``."""
 
     weight: Weight = 1.0
     rpm: int | None = Field(None, ge=1, le=1_000_000)
     """Calls per minute in place of the app's ``user_rpm``; null uses the app's."""
     blocked: bool = False
+    on_block: OnBlock = "cancel_queued"
+    """Effect of a block on accepted calls: it cancels the queued ones (the running ones end, the runs
+    go no further), cancels all calls and runs, or lets all calls finish."""
+    reason: NamePart = ""
+    """Why the user is blocked, for the audit log."""
     contract: ContractBody | None = None
 
 
@@ -83,5 +102,6 @@ class UserOut(BaseModel):
     rpm: int | None
     blocked: bool
     contract: ContractOut
+    managed_by: str | None
     updated_at: datetime | None
     """Time of the last change; null if there was none."""

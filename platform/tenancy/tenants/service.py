@@ -33,6 +33,7 @@ class Tenants(OwnedRows[Tenant, TenantOut]):
             name=body.name,
             weight=body.weight,
             levels=body.levels,
+            managed_by=body.managed_by,
             created_at=utc_now(),
         )
         self._session.add(tenant)
@@ -59,6 +60,8 @@ class Tenants(OwnedRows[Tenant, TenantOut]):
             tenant.weight = body.weight
         if "levels" in body.model_fields_set:
             tenant.levels = body.levels
+        if "managed_by" in body.model_fields_set:
+            tenant.managed_by = body.managed_by
         if (event := tenant_changed(tenant)) != known:
             self._post(event)
         self._set_suspended(tenant, body.suspended)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -19,13 +21,14 @@ from fairserve.platform.db.session import ReadSession, WriteSession, after_commi
 from fairserve.platform.tenancy.apps.control_events import user_changed
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.parts import TenancyParts
 from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
 from fairserve.platform.tenancy.quotas import repository as contracts
 from fairserve.platform.tenancy.quotas import service as contract_service
 from fairserve.platform.tenancy.quotas.repository import Holder
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
 from fairserve.platform.tenancy.tenants.schemas import UserOut, UserPut, UserQuery
-from fairserve.scheduling.events import UserChanged
+from fairserve.scheduling.events import UserChanged, UserStopped
 
 router = APIRouter(prefix="/admin/users")
 
@@ -67,21 +70,31 @@ def change_user(
     session: WriteSession,
     principal: AdminPrincipal,
 ) -> UserOut:
-    """Set a user's weight, limits and block; effective from the next call."""
+    """Set a user's weight, limits and block; effective from the next call.
+
+    A block cancels the user's queued calls, too; ``on_block`` chooses what else, or nothing.
+    """
     _live_tenant(session, tenant_id)
     row = session.get(EndUser, (tenant_id, user))
-    before = _audited(session, tenant_id, user) if row is not None else None
+    stops = body.blocked and (row is None or not row.blocked or "on_block" in body.model_fields_set)
+    before = _audited(session, tenant_id, user)
     if row is None:
         row = EndUser(tenant_id=tenant_id, external_id=user)
         session.add(row)
     row.weight, row.rpm, row.blocked = body.weight, body.rpm, body.blocked
+    if "managed_by" in body.model_fields_set:
+        row.managed_by = body.managed_by
     row.updated_at = utc_now()
     session.flush()
     control: ControlInbox = request.app.state.control
     event = user_changed(row)
     after_commit(session, lambda: control.post(event))
+    block: dict[str, Any] = {}
+    if stops:
+        block = {"on_block": body.on_block, "reason": body.reason}
+        after_commit(session, lambda: _stop(request.app.state.tenancy, tenant_id, user, body))
     _set_contract(session, control, tenant_id, user, body.contract)
-    _audit(session, principal, "user.change", tenant_id, user, before)
+    _audit(session, principal, "user.change", tenant_id, user, before, block)
     return _described(session, tenant_id, user)
 
 
@@ -102,6 +115,16 @@ def reset_user(
         _set_contract(session, control, tenant_id, user, None)
         _audit(session, principal, "user.reset", tenant_id, user, before)
     return _described(session, tenant_id, user)
+
+
+def _stop(parts: TenancyParts, tenant_id: str, user: str, body: UserPut) -> None:
+    """Stop the accepted calls of a user that is blocked now, as far as the operator chose."""
+    if body.on_block == "finish":
+        return
+    everything = body.on_block == "cancel_all"
+    parts.control.post(UserStopped(tenant_id, user, running=everything))
+    if everything:
+        parts.programs.cancel_of("its user was blocked", tenant_id=tenant_id, user=user)
 
 
 def _tenant(session: Session, tenant_id: str) -> Tenant:
@@ -134,8 +157,9 @@ def _audit(
     tenant_id: str,
     user: str,
     before: dict[str, Any] | None,
+    block: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    after = _audited(session, tenant_id, user)
+    after = {**_audited(session, tenant_id, user), **block}
     audit.record(session, principal, action, user, tenant_id=tenant_id, before=before, after=after)
 
 

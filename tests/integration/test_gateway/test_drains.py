@@ -7,7 +7,18 @@ import pytest
 from processes import eventually
 from scripted_worker import ScriptedWorker
 
-from .test_fleet import WORKERS, FleetFile, becomes, call, drain, listed, more, states, traffic
+from .test_fleet import (
+    WORKERS,
+    FleetFile,
+    becomes,
+    call,
+    drain,
+    let_end,
+    listed,
+    more,
+    states,
+    traffic,
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +44,7 @@ def test_workers_of_settings_and_file_stay_drained_when_the_file_changes(
             drain(server, worker_id)
         resting = whole | {"w0": ("settings", "drained"), "f0": ("file", "drained")}
         becomes(server, resting)
-        more(answers, 4)
+        let_end(answers)
         assert more(answers) == {"f1"}
         file.workers(("f0", two), ("f1", three), aliases={"chat": {"scripted": 1}})
         eventually(lambda: server.admin("GET", "/admin/cluster/aliases").json()["items"])
@@ -42,7 +53,7 @@ def test_workers_of_settings_and_file_stay_drained_when_the_file_changes(
         becomes(server, {"w0": ("settings", "drained"), "f1": ("file", "serving")})
         file.workers(("f0", two), ("f1", three))
         becomes(server, resting)
-        more(answers, 4)
+        let_end(answers)
         assert more(answers) == {"f1"}
         for worker_id in ("w0", "f0"):
             drain(server, worker_id, "undrain")

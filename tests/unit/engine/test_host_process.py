@@ -38,7 +38,7 @@ torch.set_num_threads(3)
 from fairserve.engine.torch import model_loader
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineThread
-from fairserve.engine.torch.host_memory import keep_freed_memory
+from fairserve.engine.allocator import keep_freed_memory
 from fairserve.engine.torch.host_threads import apart
 from fairserve.scheduling.local.fcfs import Fcfs
 

@@ -160,6 +160,12 @@ readinessProbe:
   periodSeconds: 5
   timeoutSeconds: 5
   failureThreshold: 2
+{{- if has "api" .args }}
+# Until no balancer sends calls to it.
+lifecycle:
+  preStop:
+    exec: {command: [sleep, "5"]}
+{{- end }}
 resources: {{- toYaml .resources | nindent 2 }}
 volumeMounts: {{- include "fairserve.mounts" .root | nindent 2 }}
 {{- end -}}

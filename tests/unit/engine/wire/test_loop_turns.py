@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from received import Received
-from until import settle
+from until import settle, turn
 
 from fairserve.engine.wire.base import WorkerRequest
 from fairserve.engine.wire.loop_turns import EVENT_BYTES, TURN_BYTES, TURNS_PER_PASS, LoopTurns
@@ -121,7 +121,7 @@ async def test_tenants_take_turns_in_rotation():
 async def test_a_cancelled_stream_takes_no_turn():
     turns, given = LoopTurns(), []
     gone = [asyncio.create_task(turns.next("gone")) for _ in range(9)]
-    await asyncio.sleep(0)
+    await turn()
     for task in gone:
         task.cancel()
     await turns.next("acme")

@@ -100,9 +100,11 @@ def test_quota_errors_are_reported_at_their_fields():
 
 def test_contradicting_limits_are_reported_at_their_field():
     error = InvalidRequestError("contract.soft_end: ...", param="contract.soft_end")
-    assert refused(error) == {"contract.soft_end": "contract.soft_end: ..."}
-    assert refused(InvalidRequestError("no", param="weight")) == {"": "no"}
-    assert refused(ConflictError("taken", param="name")) == {"name": "taken"}
+    form = {"contract.soft_end": "finish_runs", "name": "a", "key.name": "b"}
+    assert refused(error, form) == {"contract.soft_end": "contract.soft_end: ..."}
+    assert refused(InvalidRequestError("no", param="weight"), form) == {"": "no"}
+    assert refused(ConflictError("taken", param="name"), form) == {"name": "taken"}
+    assert refused(ConflictError("taken", param="name"), form, "key.") == {"key.name": "taken"}
 
 
 def test_only_operators_set_the_weight_of_an_app():

@@ -53,6 +53,10 @@ def test_times_are_in_utc():
     noon = datetime(2026, 1, 31, 13, 0, tzinfo=UTC).astimezone()
     assert formats.moment(noon) == "2026-01-31 13:00:00"
     assert formats.moment(0.0) == "1970-01-01 00:00:00"
+    assert formats.local_time(noon) == (
+        '<time datetime="2026-01-31T13:00:00Z">2026-01-31 13:00:00 UTC</time>'
+    )
+    assert formats.local_time(None) == formats.NOTHING
     assert formats.ago(datetime.now(UTC) - timedelta(seconds=90)) == "1 min 30 s ago"
 
 

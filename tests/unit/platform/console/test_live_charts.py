@@ -28,7 +28,6 @@ def snapshot(refused=None, models=None, at=AT):
         bucket_s=5.0,
         at=list(at),
         overloaded=[False] * len(at),
-        minute_jain_index=None,
         activity=activity,
         clients=[],
         other_clients=nothing,
@@ -38,7 +37,7 @@ def snapshot(refused=None, models=None, at=AT):
 
 def model(demand, capacity, high=2.0, low=1.2):
     nothing = [0] * len(demand)
-    return ModelSeries(high, low, [False] * len(demand), demand, capacity, nothing)
+    return ModelSeries(high, low, [False] * len(demand), demand, capacity, nothing, nothing)
 
 
 def test_load_is_demand_over_capacity():

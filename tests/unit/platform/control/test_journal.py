@@ -331,6 +331,26 @@ async def test_entries_without_space_wait_in_order(open_journal, monkeypatch):
     await accept(journal, "again")
 
 
+async def test_marks_without_space_do_not_wait(open_journal, monkeypatch):
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    disk = Disk(200_000)
+    journal, _ = open_journal(segment_bytes=65536, allocate=disk.allocate)
+    await accept_all(journal)
+    for number in range(100):
+        journal.append("interaction", f"r{number}", {"text": "x" * 2000})
+        journal.append("mark", f"m{number}", {})
+    disk.room_bytes = None
+    await until(lambda: ("interaction", "r99") in entries(journal))
+    found = [entry for entry in entries(journal) if entry[0] in ("interaction", "mark")]
+    waited = found.index(("interaction", "r99")) - 20
+    assert ("mark", "m99") not in found, "a mark is behind the rows before it, or nowhere"
+    assert all(kind == "interaction" for kind, _ in found[waited:])
+    for place, (kind, key) in enumerate(found):
+        if kind == "mark":
+            rows = {row for what, row in found[:place] if what == "interaction"}
+            assert rows >= {f"r{number}" for number in range(int(key[1:]) + 1)}
+
+
 async def test_a_segment_is_extended_without_space_for_the_next(open_journal):
     disk = Disk(None)
     journal, _ = open_journal(segment_bytes=8192, allocate=disk.allocate)

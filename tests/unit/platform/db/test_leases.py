@@ -122,6 +122,24 @@ def test_many_leases_are_renewed_at_once_and_lost_ones_returned(table, sessions)
     assert row(table, sessions, "done").lease_until is None
 
 
+@pytest.mark.parametrize("after_reading", [False, True])
+def test_a_renewal_does_not_undo_the_end_of_a_lease(table, sessions, after_reading, monkeypatch):
+    (lease,) = claim(table, sessions, BEGIN)
+    lock = LeasedTable.locked
+
+    def end_first(self, session, keys):
+        lease.end(session)
+        return lock(self, session, keys)
+
+    with sessions.begin() as session:
+        if after_reading:
+            monkeypatch.setattr(LeasedTable, "locked", end_first)
+        else:
+            lease.end(session)
+        assert table.renew_all(session, [lease], BEGIN + MINUTE, MINUTE) == []
+    assert row(table, sessions).lease_until is None
+
+
 def test_leases_of_ended_processes_are_void(table, sessions):
     claim(table, sessions, BEGIN)
     with sessions.begin() as session:

@@ -9,13 +9,18 @@ import pytest
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.fleet.chat_template import DEFAULT, ChatTemplate
 from fairserve.platform.fleet.prompt import (
     BytesCounter,
-    NoTokenizerError,
     Prompt,
     PromptReader,
     TemplateCounter,
     load_counter,
+)
+from fairserve.platform.fleet.tokenizer_files import (
+    ModelTokenizer,
+    NoTokenizerError,
+    read_tokenizer,
 )
 
 
@@ -50,6 +55,28 @@ def test_parts_of_text_are_joined(counter):
     assert counter.chat([message("user", parts)], None).token_ids.tolist() == (
         whole.token_ids.tolist()
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [('{"city": "Köln"}', "city=Köln;"), ("{}", ""), ("", ""), ("not JSON", ""), ("[1]", "")],
+)
+def test_templates_get_messages_as_vllm_gives_them(arguments, shown):
+    """Arguments of tool calls are objects, which many templates take apart."""
+    template = (
+        "{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}"
+        "{% for call in m.tool_calls or [] %}"
+        "{% for key, value in call.function.arguments.items() %}{{ key }}={{ value }};{% endfor %}"
+        "{% endfor %}{{ 'none' if m.tool_calls is not defined }}{% endfor %}"
+    )
+    backend = read_tokenizer(ensure_builtin_model()).backend
+    reader = TemplateCounter(ModelTokenizer(backend, ChatTemplate({DEFAULT: template}), False))
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    calls = {"role": "assistant", "content": None, "tool_calls": [call]}
+    later = {**calls, "content": "x", "tool_calls": None, "reasoning": "why"}
+    counted = reader.chat([calls, later], None)
+    assert backend.decode(counted.token_ids.tolist()) == f"{shown}whyxnone"
+    assert call["function"]["arguments"] == arguments, "the call of the client is unchanged"
 
 
 def test_errors_of_the_template_are_reported(counter):

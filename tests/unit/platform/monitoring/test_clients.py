@@ -1,5 +1,8 @@
 """Test the list of clients and the details of one: order, shares, counters, limits and calls."""
 
+import asyncio
+import contextlib
+
 import pytest
 
 from fairserve.interactions.call import TokenUsage
@@ -14,6 +17,21 @@ async def call(world, user, *, output=5, tenant="t", app="app", number=0):
         "c", run=f"{tenant}-{user}-{number}", user=user, tenant=tenant, app=app
     )
     await world.release(grant, output=output)
+
+
+@contextlib.asynccontextmanager
+async def all_wait(world, *clients):
+    """Fill the workers, and queue a call of each client (user, app, tenant): they demand more."""
+    for number in range(2):
+        await world.submit("h", run=f"held-{number}", user="held", tenant="held", app="held")
+    tasks = [
+        await world.submitted("w", run=f"wait-{user}", user=user, app=app, tenant=tenant)
+        for user, app, tenant in clients
+    ]
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def users(page):
@@ -50,17 +68,21 @@ async def test_shares_follow_the_weights_of_active_clients(world):
     await call(world, "light", output=100)
     await call(world, "there", output=100, tenant="other")
     shown = {item.user: item for item in (world.monitoring.clients.page("t", limit=9)).items}
-    assert {user: item.service_share for user, item in shown.items()} == {
-        "heavy": 0.5,
-        "light": 0.5,
-    }
-    assert {user: item.entitled_share for user, item in shown.items()} == {
-        "heavy": 0.75,
-        "light": 0.25,
-    }
-    everybody = (world.monitoring.clients.page(None, limit=9)).items
-    entitled = {item.user: item.entitled_share for item in everybody}
-    assert entitled == {"heavy": 0.375, "light": 0.125, "there": 0.5}, "tenants have equal weights"
+    received = {user: item.service_share for user, item in shown.items()}
+    assert received == {"heavy": 0.5, "light": 0.5}
+    assert {user: item.entitled_share for user, item in shown.items()} == received, "nobody waits"
+    waiting = (("heavy", "app", "t"), ("light", "app", "t"), ("there", "app", "other"))
+    async with all_wait(world, *waiting):
+        shown = {item.user: item for item in (world.monitoring.clients.page("t", limit=9)).items}
+        assert {user: item.entitled_share for user, item in shown.items()} == {
+            "heavy": 0.75,
+            "light": 0.25,
+        }
+        everybody = (world.monitoring.clients.page(None, limit=9)).items
+        entitled = {item.user: item.entitled_share for item in everybody}
+        assert entitled == {"heavy": 0.375, "light": 0.125, "there": 0.5, "held": 0.0}, (
+            "tenants have equal weights"
+        )
     world.now_s += 400
     idle = (world.monitoring.clients.page("t", limit=9)).items
     assert [(item.service_5m, item.service_share, item.entitled_share) for item in idle] == [
@@ -71,11 +93,14 @@ async def test_shares_follow_the_weights_of_active_clients(world):
 
 async def test_shares_and_counters_follow_the_tenant_levels(world):
     world.control.post(ev.TenantChanged("t", levels="tenant > app > user"))
-    for app, user in (("one", "ann"), ("one", "ben"), ("two", "cleo"), ("one", "dan")):
+    owners = [("ann", "one"), ("ben", "one"), ("cleo", "two"), ("dan", "one")]
+    for user, app in owners:
         await call(world, user, app=app)
     await call(world, "elsewhere", tenant="other")
-    shown = (world.monitoring.clients.page(None, limit=9)).items
-    entitled = {item.user: item.entitled_share for item in shown}
+    waiting = [*((*owner, "t") for owner in owners), ("elsewhere", "app", "other")]
+    async with all_wait(world, *waiting):
+        shown = (world.monitoring.clients.page(None, limit=9)).items
+    entitled = {item.user: item.entitled_share for item in shown if item.user != "held"}
     assert entitled == pytest.approx(
         {"ann": 1 / 12, "ben": 1 / 12, "dan": 1 / 12, "cleo": 1 / 4, "elsewhere": 1 / 2}
     )

@@ -147,6 +147,28 @@ def test_check_prints_each_problem(write, capsys):
     assert out.startswith("unknown system 'nothing'")
 
 
+def test_check_prints_all_that_a_start_rejects_at_once(write, capsys, monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    monkeypatch.setenv("FAIRSERVE_DATABASE_URL", "mysql://u:hunter2@h/d")
+    text = "port: x\nrole: api\ntracing: calls\nfile_store_url: nowhere://u:hunter2@b\n"
+    path = write(text + "system: none\nfleet: {workers: [{id: a}]}\n")
+    code, out = run(capsys, "check", "--config", path)
+    wrong = ("port: ", "role is api", "OTEL_TRACES_EXPORTER", "file_store_url", "database_url: ")
+    assert (code, out.count("\n")) == (1, 8)
+    for each in (
+        *wrong,
+        "FAIRSERVE_SECRET_KEY",
+        "redis_url",
+        "unknown system",
+        "fairserve.yaml: line 6: ",
+    ):
+        assert each in out
+    assert "hunter2" not in out
+    assert cli.main(["serve", "--config", path]) == 2
+    err = capsys.readouterr().err
+    assert all(problem in err for problem in out.splitlines() if "fleet" not in problem)
+
+
 SECRET_TEXT = f"""
 secret_key: {"hunter2" * 6}
 database_url: postgresql://u:hunter2@h/d
@@ -189,6 +211,17 @@ def test_a_change_keeps_what_needs_a_restart():
     assert (change.applied, change.restart) == (("log_level",), ("port",))
     assert (change.settings.server.port, change.settings.server.log_level) == (8000, "debug")
     assert READ_BY_JOBS < RELOADABLE < set(FIELDS)
+
+
+def test_the_example_for_production_is_valid(write, capsys, monkeypatch):
+    guide = (ROOT / "docs/guide/production.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    monkeypatch.setenv("FAIRSERVE_SECRET_KEY", "k" * 40)
+    path = write(example)
+    code, out = run(capsys, "check", "--config", path)
+    assert code == 0, out
+    table = guide.partition("| setting |")[2]
+    assert {*layers_of({"config": path}).file.settings} <= {*re.findall(r"`(\w+)`", table)}
 
 
 def test_the_example_of_the_guide_is_valid(write):

@@ -1,7 +1,15 @@
-"""A start closes the calls that the last process left open in the journal."""
+"""A start closes the calls that the last process left open in the journal, and loses no row of it."""
 
+from dataclasses import asdict
+
+import pytest
+from call_records import call_record
+
+from fairserve.platform.control.journal.entries import JournalEntry
 from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.server.recovery import close_open_calls
+from fairserve.platform.control.rejected_rows import RejectedRows, count_rejected
+from fairserve.platform.server import recovery
+from fairserve.platform.server.recovery import close_open_calls, write_left_rows
 
 
 class Kept(Journal):
@@ -58,3 +66,44 @@ def test_calls_that_were_open_have_failed_with_their_last_progress(tmp_path):
     close_open_calls(third)
     third.close()
     assert not third.entries, "a call is closed once"
+
+
+class Sink:
+    """A database that takes rows unless it is away."""
+
+    def __init__(self):
+        self.calls, self.away = [], False
+
+    def write(self, rows):
+        if self.away:
+            raise ConnectionError("the database is away")
+        self.calls += [call.call_id for call in rows.calls]
+
+    def blames_rows(self, error):
+        return False
+
+
+def test_rows_of_a_cell_reach_the_database_before_their_journal_is_emptied(tmp_path, monkeypatch):
+    folder, sink = tmp_path / "journal", Sink()
+    write_left_rows(folder, sink)
+    assert not folder.exists(), "a first start leaves nothing"
+    before = Journal(folder)
+    before.open()
+    before.append("accepted", "open", accepted("open"))
+    ended = call_record("ended", outcome="completed", accepted_at=1.0, ended_at=2.0)
+    before.append("closed", "ended", asdict(ended))
+    before.close()
+    RejectedRows(folder).keep(JournalEntry("closed", "bad", {}), "the database rejects it")
+
+    sink.away = True
+    monkeypatch.setattr(recovery, "RECOVERY_S", 0.0)
+    with pytest.raises(OSError, match="does not take the rows of"):
+        write_left_rows(folder, sink)
+    sink.away = False
+    monkeypatch.undo()
+    write_left_rows(folder, sink)
+    assert sink.calls == ["ended"]
+    again = Journal(folder)
+    assert again.open() == [], "the cell has the call that is open"
+    again.close()
+    assert count_rejected(folder) == 1, "rejected rows stay for the operator"

@@ -66,6 +66,23 @@ def test_each_scope_rejects_by_its_own_limit(gate):
     assert [gate.arrive(f"d{n}", app="other") for n in range(3)] == ["", "", "contract_rpm"]
 
 
+def test_the_use_of_one_quota_is_that_of_its_holder(gate):
+    gate.contract("tenant", Quota(rpm_limit=5, max_parallel_requests=2))
+    gate.contract("app", Quota(rpm_limit=4, tpm_limit=1000), app="app")
+    gate.arrive("a")
+    gate.arrive("b", app="other")
+    gate.end("b")
+
+    def use(scope, owner):
+        found = gate.dispatcher.quota_in_use((scope, owner, ""), gate.now_s, AT + gate.now_s)
+        limits = (found.requests, found.tokens, found.parallel)
+        return [None if each is None else (each.used, each.limit) for each in limits]
+
+    assert use("tenant", "t") == [(2, 5), None, (1, 2)]
+    assert use("app", "app") == [(1, 4), (40, 1000), None]
+    assert use("app", "unknown") == [None, None, None]
+
+
 def test_a_user_limit_replaces_the_app_limit_across_all_apps(gate):
     gate.contract("app_user", Quota(rpm_limit=1, max_parallel_requests=3), app="app")
     gate.contract("user", Quota(rpm_limit=3), user="vip")

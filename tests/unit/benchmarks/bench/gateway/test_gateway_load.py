@@ -15,7 +15,7 @@ from fairserve.benchmarks.bench.gateway.load import (
     LoadOutcome,
     _steady_rps,
 )
-from fairserve.benchmarks.bench.gateway.measurement import MeasurementError, Plan, _bench
+from fairserve.benchmarks.bench.gateway.measurement import MeasurementError, Plan, running_bench
 
 SHAPES = [CallShape(kind, tokens) for kind in ("whole", "stream") for tokens in (1, 20)]
 
@@ -23,7 +23,7 @@ SHAPES = [CallShape(kind, tokens) for kind in ("whole", "stream") for tokens in 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     folder = Path(tmp_path_factory.mktemp("bench"))
-    with _bench(Plan(seconds=0.05, step_ms=1), folder, ()) as bench:
+    with running_bench(Plan(seconds=0.05, step_ms=1), folder, ()) as bench:
         yield bench
 
 

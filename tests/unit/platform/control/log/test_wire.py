@@ -133,6 +133,7 @@ EXTREME = (
     ev.TenantChanged(TEXT, 5e-324, "tenant > app > user"),
     ev.TenantChanged(""),
     ev.UserChanged("", TEXT, math.inf, 0, True),
+    ev.UserStopped("", TEXT, True),
     ev.ContractChanged("app_user", TEXT, TEXT, TEXT, Quota(), ()),
     ev.ContractChanged(
         "tenant",
@@ -198,7 +199,7 @@ def assert_equal(found, events):
 
 @pytest.mark.parametrize("event", EXTREME, ids=lambda event: type(event).__name__)
 def test_extreme_values_are_read_as_they_were_written(event):
-    process, number, found = batch_of(written(event, process=TEXT, number=2**63))
+    process, number, found, _ = batch_of(written(event, process=TEXT, number=2**63))
     assert (process, number) == (TEXT, 2**63)
     assert_equal(found, [event])
 
@@ -285,11 +286,11 @@ def plain(*events):
 
 def test_an_entry_of_a_newer_version_with_more_fields_is_read():
     for event in EXTREME:
-        process, number, [body] = plain(event)
+        process, number, [body], _ = plain(event)
         body["invented"] = {"deep": [1, None]}
         if isinstance(event, Submit):
             body["call"]["invented"] = [TEXT]
-        data = msgspec.msgpack.encode([process, number, [body], "and more"])
+        data = msgspec.msgpack.encode([process, number, [body], False, "and more"])
         assert_equal(batch_of(data)[2], [event])
     tick = LogTick("p", "1-0", 5, "0-0", "full")
     longer = [*msgspec.msgpack.decode(tick_bytes(tick)), {"new": 1}]

@@ -61,7 +61,7 @@ REQUESTS = [
     ),
     ("tenant set tn_1 --levels none", ("PATCH", "/admin/tenants/tn_1", {}, {"levels": None})),
     ("tenant show tn_1", ("GET", "/admin/tenants/tn_1", {}, None)),
-    ("tenant show a/b", ("GET", "/admin/tenants/a/b", {}, None)),
+    ("tenant show tn_a/b", ("GET", "/admin/tenants/tn_a/b", {}, None)),
     ("tenant set tn_1 --name New", ("PATCH", "/admin/tenants/tn_1", {}, {"name": "New"})),
     (
         ("tenant", "set", "tn_1", "--allowed-models", "a, org/b", "--tpm-limit", "none"),
@@ -230,6 +230,10 @@ def test_a_list_is_one_request(api, words, path, query):
         ("--rpm 7 --weight 1", {"rpm": 7, "weight": 1}),
         ("--rpm none --block", {"rpm": None}),
         (
+            "--block --on-block cancel_all --reason flood",
+            {"on_block": "cancel_all", "reason": "flood"},
+        ),
+        (
             "--rpm-limit 5",
             {
                 "contract": {
@@ -295,12 +299,128 @@ def test_a_new_key_is_printed_once(api, capsys):
         assert (out.count(plain), err) == (1, "")
 
 
-def test_a_rejection_prints_the_server_s_message(api, capsys):
-    error = {"message": "weight: Input should be less than 100", "code": "invalid_value"}
+@pytest.mark.parametrize(
+    ("words", "param", "message", "printed"),
+    [
+        ("tenant set tn_1 --weight 200", "weight", "weight: not this", "--weight: not this"),
+        ("tenant set tn_1 --weight 2", None, "weight: not this", "weight: not this"),
+        (
+            "tenant set tn_1 --rpm-limit 0",
+            "contract.rpm_limit",
+            "contract.rpm_limit: Input should be greater",
+            "--rpm-limit: Input should be greater",
+        ),
+        (
+            "app set app_1 --user-max-budget 5",
+            "user_contract.max_budget",
+            "user_contract.max_budget: a budget needs a budget_duration",
+            "--user-max-budget: a budget needs a --user-budget-duration",
+        ),
+        (
+            "app set app_1 --user-rpm 0",
+            "limits.user_rpm",
+            "limits.user_rpm: Input should be greater",
+            "--user-rpm: Input should be greater",
+        ),
+        (
+            "app register x --profile p.json",
+            "profile.stages.0",
+            "profile.stages.0: output_tokens of a stage is -1.0",
+            "--profile: stages.0: output_tokens of a stage is -1.0",
+        ),
+        (
+            "tenant create Acme",
+            "name",
+            "tenant tn_2 has this name; choose another name, or create a key of that tenant with"
+            " POST /admin/tenants/tn_2/keys",
+            "tenant tn_2 has this name; choose another name, or create a key of that tenant",
+        ),
+        (
+            "app list",
+            "tenant",
+            "an admin key names a tenant here: ?tenant=tn_...",
+            "an admin key names a tenant here: --tenant NAME",
+        ),
+        ("webhook set wh_1 --to x", "url", "url: its host is private", "--to: its host is private"),
+        ("key rotate --admin", "grace_s", "grace_s: too long", "--grace: too long"),
+    ],
+)
+def test_a_rejection_names_flags(
+    api, tmp_path, monkeypatch, capsys, words, param, message, printed
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.json").write_text("{}")
+    error = {"message": message, "param": param, "code": "invalid_value"}
     api.answer = (400, {"error": error})
-    assert run("tenant", "set", "tn_1", "--weight", "200") == 1
+    assert run(*words.split()) == 1
     out, err = capsys.readouterr()
-    assert (out, err) == ("", f"fairserve tenant set: {error['message']}\n")
+    command = " ".join(words.split()[:2])
+    assert (out, err) == ("", f"fairserve {command}: {printed}\n")
+
+
+ITEM = {"id": "x_1", "name": "Acme", "url": "https://a.org/", "revoked_at": None}
+LATER = {"id": "x_1", "model": "Acme", "valid_from": "2199-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("words", "items", "asked"),
+    [
+        ("tenant show Acme", [ITEM], ["/admin/tenants Acme", "/admin/tenants/x_1"]),
+        ("user show Acme zoé", [ITEM], ["/admin/tenants Acme", "/admin/users/x_1/zoé"]),
+        ("app show Acme", [ITEM], ["/v1/apps Acme", "/v1/apps/x_1"]),
+        ("app list --tenant Acme", [ITEM], ["/admin/tenants Acme", "/v1/apps x_1"]),
+        (
+            "app profile Acme --mode pinned",
+            [ITEM],
+            ["/v1/apps Acme", "/admin/apps/x_1/profile"],
+        ),
+        (
+            "key revoke Acme --app Acme --tenant tn_1",
+            [ITEM],
+            ["/v1/apps Acme tn_1", "/v1/apps/x_1/keys tn_1", "/v1/apps/x_1/keys/x_1 tn_1"],
+        ),
+        (
+            "key rotate --tenant-id Acme",
+            [ITEM],
+            ["/admin/tenants Acme", "/admin/tenants/x_1/keys/rotate"],
+        ),
+        (
+            "key change Acme --role viewer",
+            [ITEM | {"id": "x_0", "revoked_at": "2026-01-01T00:00:00Z"}, ITEM],
+            ["/admin/keys", "/admin/keys/x_1"],
+        ),
+        ("webhook rotate https://a.org/", [ITEM], ["/v1/webhooks", "/v1/webhooks/x_1/rotate"]),
+        (
+            "price delete Acme",
+            [LATER, LATER | {"id": "x_0", "valid_from": "2020-01-01T00:00:00Z"}],
+            ["/admin/prices Acme", "/admin/prices/x_1"],
+        ),
+    ],
+)
+def test_objects_are_named_by_their_names(api, words, items, asked):
+    api.answer = (200, {"items": items, "total": len(items), "limit": 100, "offset": 0})
+    assert run(*words.split()) == 0
+    names = ("name", "model", "tenant")
+    found = [
+        " ".join([path, *(query[name] for name in names if name in query)])
+        for _, path, query, *_ in api.asked
+    ]
+    assert found == asked
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([ITEM | {"name": "Acme & Co"}], "there is no tenant 'Acme'; see fairserve tenant list"),
+        ([ITEM, ITEM | {"id": "x_2"}], "2 objects are a tenant 'Acme': x_1, x_2; name one id"),
+    ],
+)
+def test_a_name_is_that_of_exactly_one_object(api, capsys, items, message):
+    api.answer = (200, {"items": items, "total": len(items)})
+    assert run("tenant", "restore", "Acme") == 1
+    assert capsys.readouterr().err == f"fairserve tenant restore: {message}\n"
+    ((_, _, query, *_),) = api.asked
+    assert query["deleted"] == "true"
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,19 @@ def test_cached_tokens_are_at_most_the_prompt():
     assert known.cached_tokens_reported
 
 
+def test_reasoning_tokens_are_a_part_of_the_output():
+    def details(output, reasoning):
+        reported = usage(output)
+        reported["usage"]["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+        return reported
+
+    made = read(delta("a") | details(4, 3), delta("b") | details(9, 2))
+    assert made.usage().reasoning_tokens == made.total().reasoning_tokens == 3, (
+        "it does not decrease"
+    )
+    assert read(delta("a") | details(4, 5)).total().reasoning_tokens == 0, "more than the output"
+
+
 def test_a_client_is_shown_usable_numbers_only():
     odd = {"prompt_tokens": 2**60, "completion_tokens": 10**15, "total_tokens": -1, "cost": 1e9}
     chunk = delta("abcd") | {"usage": odd}

@@ -1,5 +1,6 @@
 """A run is shown as a graph, and as a picture in which client texts are never markup."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -15,7 +16,7 @@ from fairserve.interactions.tracking.graph import InteractionGraph
 from fairserve.platform.control.messages import CallView
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.serving.interactions.drawing import COLOURS, MOST_DRAWN, MOST_EDGES, draw
-from fairserve.platform.serving.interactions.graph_shape import shape_of
+from fairserve.platform.serving.interactions.graph_shape import shape_of, time_waited
 from fairserve.platform.serving.interactions.graph_view import graph_of
 from fairserve.platform.serving.interactions.repository import GRAPH_COLUMNS
 from fairserve.platform.serving.programs.schemas import program_out
@@ -43,6 +44,7 @@ def row(key, parents=(), *, stage=1, at=0.0, duration_s=1.0, **more):
         "system_tokens": 2,
         "cached_tokens": 4,
         "output_tokens": 7,
+        "reasoning_tokens": 3,
         "error": "",
     }
     whole = LedgerCall(**{**fields, **more})
@@ -94,6 +96,7 @@ def test_the_graph_has_calls_edges_and_the_critical_path():
         "system_tokens": 2,
         "cached_tokens": 4,
         "output_tokens": 7,
+        "reasoning_tokens": 3,
         "error": "",
     }
     assert (last.state, last.begin_s, last.ttft_s) == ("queued", 6.0, None)
@@ -269,3 +272,33 @@ def test_nodes_of_a_program_without_calls_are_shown():
     document = draw(found)
     assert "skipped" in document
     ElementTree.fromstring(document)
+
+
+@given(
+    st.lists(
+        st.tuples(*[st.integers(0, 12)] * 3).map(lambda t: (t[0], t[1], t[1] + t[2])), max_size=8
+    )
+)
+def test_the_time_in_which_calls_only_wait(times):
+    """Compare with a count of whole seconds."""
+    span_s, waited_s = time_waited(times)
+    ends = [begin + duration for begin, _, duration in times]
+    assert span_s == (max(ends) - min(begin for begin, *_ in times) if times else 0)
+    found = 0
+    for second in range(max(ends, default=0)):
+        waits = any(begin <= second < begin + waited for begin, waited, _ in times)
+        runs = any(begin + waited <= second < begin + duration for begin, waited, duration in times)
+        found += waits and not runs
+    assert waited_s == found
+
+
+def test_a_call_that_waits_has_waited_so_far():
+    waiting, running = live("a", "queued"), live("b", at=1.0)
+    graph = graph_of("run", "under_way", "u", [row("c", duration_s=4.0)], [])
+    assert (graph.span_s, graph.waited_s) == (4.0, 0.25)
+    assert graph.nodes[0].waited_s == 0.25
+    queued = CallView("held", replace(waiting.record, duration_s=3.0))
+    began = CallView("running", replace(running.record, queue_delay_s=1.0, duration_s=2.0))
+    graph = graph_of("run", "under_way", "u", [], [queued, began])
+    assert [node.waited_s for node in graph.nodes] == [3.0, 1.0]
+    assert (graph.span_s, graph.waited_s) == (3.0, 2.0)

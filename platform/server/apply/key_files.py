@@ -1,0 +1,99 @@
+"""Store new keys and signing secrets, each once, in a file that only its owner reads.
+
+A file is named by the names of its object. It is written as soon as the server has answered, and never
+over another one. As a Kubernetes Secret it is a manifest of one Secret, so that each app mounts its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from fairserve.platform.base.command_line import FAILED, CommandError
+from fairserve.platform.server.apply.plan import Key
+
+MAX_PART_CHARS = 60
+
+
+class KeyFiles:
+    """The files of one folder."""
+
+    def __init__(self, folder: Path, *, kubernetes: bool) -> None:
+        """With ``kubernetes`` a file is the manifest of a Secret."""
+        self._folder = folder
+        self._kubernetes = kubernetes
+
+    def prepare(self, keys: Iterable[Key]) -> None:
+        """Make the folder, and check that each object gets a new file. Raises CommandError."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(
+                f"--keys {self._folder} cannot be made: {error.strerror}", FAILED
+            ) from None
+        if not os.access(self._folder, os.W_OK | os.X_OK):
+            raise CommandError(f"--keys {self._folder} cannot be written to", FAILED)
+        owners: dict[Path, Key] = {}
+        for key in keys:
+            path = self._path(key)
+            if path in owners:
+                raise CommandError(
+                    f"{owners[path]} and {key} would both have the file {path}; rename one, or"
+                    " declare them in two runs with another folder",
+                    FAILED,
+                )
+            if path.exists():
+                raise CommandError(f"{path} exists; move it away before {key} is created", FAILED)
+            owners[path] = key
+
+    def store(self, key: Key, secret: str) -> Path:
+        """Write the secret of a new object; return its file. Raises CommandError."""
+        path = self._path(key)
+        text = self._manifest(key, secret) if self._kubernetes else f"{secret}\n"
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            other = (
+                "make another one: fairserve webhook rotate"
+                if key.kind == "webhook"
+                else "make another one: fairserve key create"
+            )
+            raise CommandError(
+                f"{path} cannot be written: {error.strerror}; the secret of {key} is lost, {other}",
+                FAILED,
+            ) from None
+        return path
+
+    def _path(self, key: Key) -> Path:
+        ending = "yaml" if self._kubernetes else "secret" if key.kind == "webhook" else "key"
+        return self._folder / f"{_stem(key)}.{ending}"
+
+    def _manifest(self, key: Key, secret: str) -> str:
+        import yaml
+
+        field = "signing-secret" if key.kind == "webhook" else "api-key"
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": f"fairserve-{_stem(key)}"},
+            "type": "Opaque",
+            "stringData": {field: secret},
+        }
+        return str(yaml.safe_dump(manifest, sort_keys=False))
+
+
+def _stem(key: Key) -> str:
+    """Return the name of an object as part of a file's name, and of a name in Kubernetes."""
+    names = list(key.names)
+    if key.kind == "webhook":
+        url = urlsplit(names[1])
+        names[1:] = ["webhook", f"{url.hostname or ''}{url.path}"]
+    parts = (re.sub(r"[^a-z0-9]+", "-", name.lower())[:MAX_PART_CHARS].strip("-") for name in names)
+    return ".".join(part or "x" for part in parts)
