@@ -27,6 +27,8 @@ settings.register_profile("deep", settings.get_profile("quick"), max_examples=50
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED_OPTION = "hypothesis_seed"
+LOG_LINES = 60
+"""Last lines of a server's log that a failure shows."""
 
 
 def pytest_addoption(parser):
@@ -108,11 +110,19 @@ def _collect_garbage():
     gc.collect()
 
 
+def _logs(fixtures):
+    """Yield names and last lines of the logs of the servers among a test's fixtures."""
+    for name, value in fixtures.items():
+        if hasattr(value, "last_log"):
+            yield f"log of {name}", value.last_log(LOG_LINES)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Add the line that repeats a failure; pass logs as UTF-8, which pytest-xdist requires."""
+    """Add logs of its servers and the line that repeats a failure, as UTF-8 for pytest-xdist."""
     report = yield
     if report.failed:
+        report.sections += _logs(getattr(item, "funcargs", {}))
         seed = item.config.getoption(SEED_OPTION)
         deep = "--deep " if item.config.getoption("--deep") else ""
         line = f"python -m pytest {deep}--hypothesis-seed={seed} '{item.nodeid}'"

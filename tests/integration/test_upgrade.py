@@ -181,8 +181,9 @@ def test_a_newer_version_replaces_all_servers_without_an_error(servers, workers,
     try:
         calls = [hold("a", first)]
         eventually(lambda: narrow.holding == ["a"])
-        calls += [hold("b", first), hold("c", second)]
-        eventually(lambda: second.cluster()["queued_calls"] == 2)
+        for queued, (name, server) in enumerate([("b", first), ("c", second)], 1):
+            calls.append(hold(name, server))
+            eventually(lambda queued=queued: second.cluster()["queued_calls"] == queued)
         traffic.more()
 
         # An API server of the newer version waits for control of its version.

@@ -190,6 +190,10 @@ class ChildServer(GatewayServer):
     def log(self):
         return self.log_path.read_text(errors="replace")
 
+    def last_log(self, lines):
+        """Return the end of the log, for the report of a failure."""
+        return "\n".join(self.log().splitlines()[-lines:])
+
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()

@@ -75,6 +75,11 @@ class SharedServers:
         found = [each for each in self.servers.values() if each.runs() and _spoke_last(each)]
         return found[0] if len(found) == 1 else None
 
+    def last_log(self, lines):
+        """Return the ends of all logs, for the report of a failure."""
+        logs = (f"{name}:\n{each.last_log(lines)}" for name, each in self.servers.items())
+        return "\n".join(logs)
+
     def close(self):
         self._stack.close()
 
