@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import random
 from collections import Counter
@@ -12,6 +13,7 @@ import databases
 import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from program_calls import add_apps
+from slow_clock import SlowClock
 from until import settle, turn, until
 
 from fairserve.engine.backoff import Backoff
@@ -28,7 +30,7 @@ from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.server.recovery import end_claims
 from fairserve.platform.serving import claims
 from fairserve.platform.serving.batches import execution, repository
-from fairserve.platform.serving.batches.execution import BatchExecutionOptions
+from fairserve.platform.serving.batches.execution import BatchExecution, BatchExecutionOptions
 from fairserve.platform.serving.batches.repository import Result
 from fairserve.platform.serving.batches.schemas import BatchCreate
 from fairserve.platform.serving.batches.service import Batches, BatchOptions
@@ -335,6 +337,44 @@ async def test_a_rejection_halves_the_calls_in_flight(world):
         batch = await world.ended(await world.create(server, *map(str, range(20))))
     assert batch.completed == 20
     assert sum(calls.made.values()) < 60
+
+
+async def test_a_hold_that_ends_between_two_looks_at_the_clock_is_over(world, monkeypatch):
+    """Each look at the clock takes a while, as on a busy machine."""
+    monkeypatch.setattr(execution, "BACKOFF", Backoff(0.05, 0.05))
+    for look_ms in range(2, 40, 2):
+        clock = SlowClock(look_ms / 1000)
+        made = functools.partial(BatchExecution, clock=clock)
+        monkeypatch.setattr("fairserve.platform.serving.batches.service.BatchExecution", made)
+        world.calls.script = {"0": [RateLimitedError("rpm", headers={"Retry-After": "0"})]}
+        async with world.server() as server:
+            batch = await world.ended(await world.create(server, "0"))
+        assert batch.completed == 1
+
+
+async def test_calls_rejected_together_lengthen_the_pause_once(world, monkeypatch):
+    pauses = []
+
+    class Recorded(Backoff):
+        def pause_s(self, failures, rng=None):
+            pauses.append(failures)
+            return super().pause_s(failures, rng)
+
+    monkeypatch.setattr(execution, "BACKOFF", Recorded(0.001, 0.001))
+    soon = {"Retry-After": "0"}
+    world.calls.script = {f"{n}": [RateLimitedError("rpm", headers=soon)] for n in range(4)}
+    world.calls.script["3"] *= 2
+    released = asyncio.Event()
+
+    async def together():
+        if world.calls.running == 4:
+            released.set()
+        await released.wait()
+
+    world.calls.before_end = together
+    async with world.server() as server:
+        await world.ended(await world.create(server, *map(str, range(4))))
+    assert sorted(pauses) == [1, 1, 1, 1, 2]
 
 
 async def test_a_batch_that_fills_the_tenants_space_ends_with_what_it_has(world, monkeypatch):

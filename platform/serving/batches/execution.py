@@ -42,6 +42,7 @@ from fairserve.platform.serving.batches.repository import Result
 from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 from fairserve.platform.serving.files.repository import FileOwner
 from fairserve.platform.serving.files.service import Files
+from fairserve.platform.serving.hold import Hold
 from fairserve.platform.serving.rejected_calls import is_over, retry_after_s
 from fairserve.platform.tenancy.auth import Principal
 
@@ -134,9 +135,10 @@ class BatchExecution:
         self._sent: dict[asyncio.Task[_Called], _Entry] = {}
         self._window = options.parallel_calls
         """Calls that may be in flight: halved at each rejection, one more with each answer."""
-        self._hold_s = self._save_s = self._check_s = 0.0
+        self._hold = Hold(clock)
+        self._save_s = self._check_s = 0.0
         self._rejections = 0
-        """Calls that were not accepted in a row."""
+        """Holds in a row without an answer between them."""
         self._results: list[Result] = []
         self._woken = asyncio.Event()
         self._stopped = self._pausing = self._lost = False
@@ -254,8 +256,8 @@ class BatchExecution:
     async def _send(self) -> None:
         """Send lines up to the window, as far as there is memory for them."""
         while (
-            len(self._sent) < self._window
-            and self._clock() >= self._hold_s
+            not self._hold.lasts()
+            and len(self._sent) < self._window
             and not self._ending
             and (entry := await self._next()) is not None
         ):
@@ -276,7 +278,7 @@ class BatchExecution:
         try:
             self._ready[0].memory.grow(len(self._ready[0].line.body))
         except (RateLimitedError, UnavailableError):
-            self._hold_s = self._clock() + 1.0
+            self._hold.extend(1.0)
             return None
         return self._ready.popleft()
 
@@ -302,8 +304,8 @@ class BatchExecution:
         until_s = self._clock() + (self.batch.expires_at - self._now()).total_seconds()
         if self._results:
             until_s = min(until_s, self._save_s)
-        if self._clock() < self._hold_s:
-            until_s = min(until_s, self._hold_s)
+        if self._hold.until_s is not None:
+            until_s = min(until_s, self._hold.until_s)
         waking = asyncio.create_task(self._woken.wait())
         await asyncio.wait(
             {waking, *self._sent},
@@ -323,9 +325,9 @@ class BatchExecution:
                 self._window = min(self._window + 1, self._options.parallel_calls)
                 self._rejections = 0
             elif called.held_s is not None:
-                self._rejections += 1
+                self._rejections += self._hold.until_s is None  # one for all that were in flight
                 self._window = max(1, self._window // 2)
-                self._hold_s = max(self._hold_s, self._clock() + called.held_s)
+                self._hold.extend(called.held_s)
                 self._ready.appendleft(entry)
                 continue
             entry.memory.release()

@@ -29,6 +29,7 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.leases import RowLeaseLostError
+from fairserve.platform.serving.hold import Hold
 from fairserve.platform.serving.programs.events import ProgramEvent, events_of
 from fairserve.platform.serving.programs.repository import ProgramChange
 from fairserve.platform.serving.programs.store import ProgramGoneError, ProgramStore
@@ -105,8 +106,7 @@ class ProgramExecution:
         self._ready: list[tuple[float, int, Task]] = []
         """A heap: the longest path first, then the first that was ready."""
         self._sent: set[asyncio.Task[_Ended]] = set()
-        self._hold_s = 0.0
-        """Time until which no call is sent, because one was rejected."""
+        self._hold = Hold(clock)
         self._woken = asyncio.Event()
         self._stopped = asyncio.Event()
         """Set when it was cancelled or the server stops: no call waits to be sent again."""
@@ -173,7 +173,7 @@ class ProgramExecution:
             heapq.heappush(self._ready, (-task.priority, next(self._numbers), task))
 
     def _send(self) -> None:
-        if self._pausing or self._clock() < self._hold_s:
+        if self._pausing or self._hold.lasts():
             return
         while self._ready and len(self._sent) < self._options.parallel_calls:
             task = heapq.heappop(self._ready)[-1]
@@ -184,8 +184,8 @@ class ProgramExecution:
         """Wait until a call ends, the program is woken, or a deadline passes."""
         now_s = self._clock()
         until_s = self._deadline_s
-        if self._ready and now_s < self._hold_s:
-            until_s = min(until_s, self._hold_s)
+        if self._ready and self._hold.until_s is not None:
+            until_s = min(until_s, self._hold.until_s)
         waking = asyncio.create_task(self._woken.wait())
         try:
             await asyncio.wait(
@@ -248,7 +248,7 @@ class ProgramExecution:
                 failures += 1
                 held_s = max(backoff.pause_s(failures), retry_after_s(error))
                 if error.code not in OF_ONE_MODEL:
-                    self._hold_s = max(self._hold_s, self._clock() + held_s)
+                    self._hold.extend(held_s)
                 if await self._stopped_within(held_s):
                     return _Ended(task, reason=error.message)
             except Exception as error:
