@@ -50,14 +50,19 @@ class Directory:
         """Number of profiles set by :meth:`take`; read-only."""
 
     def take(self, event: Setting) -> None:
-        """Apply a setting. Raises ValueError for a weight or for levels that are not allowed."""
+        """Apply a setting, unless it is older than what is known.
+
+        Raises ValueError for a weight or for levels that are not allowed.
+        """
         weight = getattr(event, "weight", 1.0)
         if not 0 < weight < 1e6:
             raise ValueError(f"weight is {weight}; allowed: over 0, under 1e6")
         match event:
             case AppChanged():
-                self._apps[event.app] = event
-                self.profile_changes += 1
+                known = self._apps.get(event.app)
+                if known is None or event.version >= known.version + event.read_later:
+                    self._apps[event.app] = event
+                    self.profile_changes += 1
             case TenantChanged():
                 if event.levels not in (None, *TENANT_LEVELS):
                     allowed = ", ".join(map(repr, TENANT_LEVELS))

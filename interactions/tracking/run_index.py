@@ -19,10 +19,11 @@ evicts entries of its own; its next calls begin new runs.
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections.abc import Callable
 from itertools import islice, takewhile
 from typing import Any
+
+import numpy as np
 
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.tracking.shared_table import SharedTable
@@ -113,7 +114,7 @@ class GoneAnswers:
     def __init__(self, places: int) -> None:
         """``places`` is a power of two. Memory is taken with the first hash."""
         self._places = places
-        self._kept: array[int] | None = None
+        self._kept: memoryview | None = None
         """By place: the upper 48 bits of a hash, and the time in units of 64 s, modulo 48 days."""
 
     def add(self, digest: int, now_s: float) -> None:
@@ -122,7 +123,7 @@ class GoneAnswers:
 
     def _keep(self, place: int, entry: int) -> None:
         if self._kept is None:
-            self._kept = array("Q", bytes(8 * self._places))
+            self._kept = np.zeros(self._places, np.uint64).data
         self._kept[place] = entry
 
     def has(self, digest: int, now_s: float) -> bool:
@@ -134,11 +135,11 @@ class GoneAnswers:
 
     def snapshot(self, now_s: float) -> list[list[int]]:
         """Return place, upper bits and age of each hash."""
-        return [
-            [place, kept & ~_UNITS, _age(kept, now_s)]
-            for place, kept in enumerate(self._kept or ())
-            if kept
-        ]
+        if self._kept is None:
+            return []
+        places = np.flatnonzero(self._kept).tolist()
+        found = [(place, self._kept[place]) for place in places]
+        return [[place, kept & ~_UNITS, _age(kept, now_s)] for place, kept in found]
 
     def restore(self, state: list[list[int]], now_s: float) -> None:
         """Add the hashes of an earlier snapshot to an empty table."""

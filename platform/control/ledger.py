@@ -5,9 +5,8 @@ once counts once. After a restart of the machine the thread begins with the olde
 database is unavailable the journal keeps everything on disk, and this thread retries with growing
 pauses. Only one batch is in memory.
 
-No row stops another: a batch that fails because of its rows is halved until single rows are left, and
-those are set aside (:mod:`fairserve.platform.control.rejected_rows`). Cost of a bad row among n: about
-2 log2(n) transactions.
+No row stops another: what the database rejects of a batch (:mod:`fairserve.platform.db.apart`) is set
+aside (:mod:`fairserve.platform.control.rejected_rows`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -29,10 +29,12 @@ from fairserve.platform.control.messages import (
     CallRecord,
     InteractionRecord,
     OpenInteractionRecord,
+    Record,
     Rows,
 )
 from fairserve.platform.control.record import plain_of, record_of
 from fairserve.platform.control.rejected_rows import RejectedRows
+from fairserve.platform.db.apart import write_apart
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,14 @@ class _OwnRows:
 
     def stored(self, mark: str) -> None:
         pass
+
+
+class _StoppedError(Exception):
+    """The ledger stopped before its rows were written."""
+
+
+def _is_of_rows(error: Exception) -> bool:
+    return not isinstance(error, _StoppedError)
 
 
 class RowSink(Protocol):
@@ -244,17 +254,23 @@ class Ledger:
         rows = batch.rows()
         if not all(self._reject(entry, error) for entry, error in damaged):
             return None
-        if not self._write(rows):
+        try:
+            rejected = write_apart(self._write, rows.records(), _is_of_rows)
+        except _StoppedError:
+            return None
+        if not all(self._reject(_entry(record), error) for record, error in rejected):
             return None
         self._store(position)
         if mark:
             self._marks.stored(mark)
         return len(rows)
 
-    def _write(self, rows: Rows) -> bool:
-        """Upsert until it succeeds; return false if the ledger stopped first."""
-        if not rows:
-            return True
+    def _write(self, records: Sequence[Record]) -> None:
+        """Upsert, and retry while the database is away.
+
+        Raises the sink's error if the rows caused it, and _StoppedError if the ledger stopped first.
+        """
+        rows = Rows.of(records)
         failures = 0
         began_s = time.monotonic()
         while True:
@@ -263,7 +279,7 @@ class Ledger:
             except Exception as error:
                 if self._sink.blames_rows(error):
                     self.waits_since_s = None
-                    return self._write_parts(rows, error)
+                    raise
                 if not failures:
                     logger.warning("the ledger waits for the database: %s", type(error).__name__)
                     logger.debug("the ledger's database error", exc_info=error)
@@ -274,15 +290,9 @@ class Ledger:
                 if failures:
                     waited_s = time.monotonic() - began_s
                     logger.warning("the database is back after %.1f s", waited_s)
-                return True
+                return
             if self._stopping.wait(self._backoff.pause_s(failures)):
-                return False
-
-    def _write_parts(self, rows: Rows, error: Exception) -> bool:
-        """Write the halves of rows that the database rejects together; set a single one aside."""
-        if len(rows) > 1:
-            return all(self._write(half) for half in rows.halves())
-        return all(self._reject(entry, error) for entry in _entries(rows))
+                raise _StoppedError
 
     def _reject(self, entry: JournalEntry, error: Exception) -> bool:
         """Set a row aside that can never be written; return false if the ledger stopped first."""
@@ -359,16 +369,12 @@ class _Batch:
         )
 
 
-def _entries(rows: Rows) -> list[JournalEntry]:
-    """Return the entries that rows came from, without those of their keys that are in the data."""
-    return [
-        *(JournalEntry("closed", each.call_id, plain_of(each)) for each in rows.calls),
-        *(JournalEntry("interaction", each.interaction_id, plain_of(each)) for each in rows.ended),
-        *(
-            JournalEntry("open_interaction", each.interaction_id, plain_of(each))
-            for each in rows.opened
-        ),
-    ]
+def _entry(record: Record) -> JournalEntry:
+    """Return the entry of a row, without those of its keys that are in the data."""
+    if isinstance(record, CallRecord):
+        return JournalEntry("closed", record.call_id, plain_of(record))
+    kind: Kind = "interaction" if isinstance(record, InteractionRecord) else "open_interaction"
+    return JournalEntry(kind, record.interaction_id, plain_of(record))
 
 
 def _reason(error: Exception) -> str:

@@ -16,8 +16,12 @@ from typing import Any
 from sqlalchemy import Executable, Table, delete
 from sqlalchemy.orm import Session
 
-from fairserve.platform.control.messages import CallRecord, InteractionRecord, OpenInteractionRecord
-from fairserve.platform.control.record import Record
+from fairserve.platform.control.messages import (
+    CallRecord,
+    InteractionRecord,
+    OpenInteractionRecord,
+    Record,
+)
 from fairserve.platform.db.base import Base, UtcDateTime, utc_time
 from fairserve.platform.db.ledger import (
     LedgerCall,

@@ -253,6 +253,9 @@ class OpenInteractionRecord:
     """State with which the run ends once its live calls have ended."""
 
 
+Record = CallRecord | InteractionRecord | OpenInteractionRecord
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Database rows of a part of the journal."""
@@ -266,16 +269,18 @@ class Rows:
         """Number of records."""
         return len(self.calls) + len(self.ended) + len(self.opened)
 
-    def halves(self) -> tuple[Rows, Rows]:
-        """Return the first and the second half of the records, in their order."""
-        middle = len(self) // 2
-        first, second = [], []
-        for name in ("calls", "ended", "opened"):
-            records = getattr(self, name)
-            first.append(records[: max(0, middle)])
-            second.append(records[max(0, middle) :])
-            middle -= len(records)
-        return Rows(*first), Rows(*second)
+    def records(self) -> list[Record]:
+        """Return all records, in their order."""
+        return [*self.calls, *self.ended, *self.opened]
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Rows:
+        """Return the rows of these records."""
+        return cls(
+            [each for each in records if isinstance(each, CallRecord)],
+            [each for each in records if isinstance(each, InteractionRecord)],
+            [each for each in records if isinstance(each, OpenInteractionRecord)],
+        )
 
 
 # --- events of runs --------------------------------------------------------------------------------

@@ -12,9 +12,13 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar, get_args
 
-from fairserve.platform.control.messages import CallRecord, InteractionRecord, OpenInteractionRecord
+from fairserve.platform.control.messages import (
+    CallRecord,
+    InteractionRecord,
+    OpenInteractionRecord,
+    Record,
+)
 
-Record = CallRecord | InteractionRecord | OpenInteractionRecord
 R = TypeVar("R", CallRecord, InteractionRecord, OpenInteractionRecord)
 _NAMES: Mapping[type[Record], frozenset[str]] = {
     kind: frozenset(field.name for field in fields(kind)) for kind in get_args(Record)

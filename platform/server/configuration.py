@@ -55,17 +55,26 @@ def part_problems(settings: Settings) -> Iterator[str]:
     )
 
 
+def role_problems(settings: Settings) -> dict[str, str]:
+    """Return why servers with the role cannot share an order and a database, by setting."""
+    role = settings.control.role
+    problems = {}
+    if role != "all" and not settings.background.redis_url:
+        problems["redis_url"] = "redis_url must name the Redis that the servers share"
+    if role != "all" and settings.db.embedded_database:
+        problems["database_url"] = (
+            "database_url must name the PostgreSQL database that the servers share"
+        )
+    return {name: f"role is {role}: {problem}" for name, problem in problems.items()}
+
+
 def _rejected(settings: Settings) -> Iterator[str]:
     """Yield why a server cannot start with settings that are valid one by one."""
     yield from part_problems(settings)
     yield from _errors_of(
         lambda: _check_database_url(settings.db), lambda: require_secret_key(settings.db)
     )
-    role = settings.control.role
-    if role != "all" and not settings.background.redis_url:
-        yield f"role is {role}: redis_url must name the Redis that the servers share"
-    if role != "all" and settings.db.embedded_database:
-        yield f"role is {role}: database_url must name the PostgreSQL database that the servers share"
+    yield from role_problems(settings).values()
 
 
 def _errors_of(*checks: Callable[[], object]) -> Iterator[str]:

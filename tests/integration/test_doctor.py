@@ -241,7 +241,8 @@ def test_a_role_needs_a_redis_and_a_database_of_all_servers(shared, monkeypatch)
     monkeypatch.delenv("DATABASE_URL")
     found = shared("redis://127.0.0.1:9/0")
     assert redis_rows(found) == {"role": "fail", "redis": "fail"}
-    assert "PostgreSQL" in found["role"]["help"]
+    assert "PostgreSQL" in found["role"]["found"]
+    assert found["role"]["help"] == "set FAIRSERVE_DATABASE_URL on all servers"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.profiles.changes import ProfileChanges, profile_versions
 from fairserve.platform.tenancy.profiles.learning import STEADY, learn_profiles
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.events import AppChanged
 
 NOW = datetime.now(UTC)
@@ -134,11 +135,35 @@ def test_learned_usage_is_published_to_control(world):
     assert found["declared"]["stages"][0]["input_tokens"] == 10_000
     (event,) = world.changes.poll()
     assert isinstance(event, AppChanged)
+    directory = Directory()
+    for each in (world.management.control.events[-1], event):
+        directory.take(each)
+    assert directory.profile(world.app["id"]) == event.profile
     assert event.app == world.app["id"]
     assert event.profile == world.in_control()
     assert event.profile.stage(2).input_tokens == 800
     assert event.limits.user_rpm is None
     assert world.changes.poll() == []
+
+
+@pytest.mark.parametrize("change", ["profile", "limits"])
+def test_a_poll_never_undoes_a_later_change(world, change):
+    """The poll reads the learned profile, and sends it after a change by the API."""
+    world.served(runs=120)
+    world.learn()
+    (late,) = world.changes.poll()
+    if change == "profile":
+        world.set_mode("pinned", {"stages": [{"input_tokens": 7, "output_tokens": 3}]})
+    else:
+        body = {"limits": {"user_rpm": 9}}
+        world.management.call(world.tenant["api_key"], "PATCH", world.path, body)
+    present = world.management.control.events[-1]
+    directory = Directory()
+    for event in (present, late):
+        directory.take(event)
+    assert directory.profile(world.app["id"]) == present.profile
+    assert directory.limits(world.app["id"], "t", "u") == present.limits
+    assert (late.profile, late.limits) != (present.profile, present.limits)
 
 
 def test_a_repeated_pass_changes_nothing(world):

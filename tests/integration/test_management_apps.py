@@ -43,7 +43,7 @@ def test_a_registered_app_is_published_to_control(management):
     profile = AppProfile(
         (StageProfile(100, 20, 30), StageProfile(50, 0, 5)), 4, 60, believed_tokens=4800.0
     )
-    event = AppChanged(app["id"], profile, Limits(20, 100))
+    event = AppChanged(app["id"], profile, Limits(20, 100), version=1)
     assert management.control.events == [event]
     with management.state.session_factory() as session:
         assert load_control_events(session, LearningOptions()) == [event]

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from fastapi.routing import APIRoute
+from app_routes import api_routes
 
 from fairserve.platform.base.errors import PermissionDeniedError
 from fairserve.platform.base.roles import ROLES
@@ -27,13 +27,9 @@ PUBLIC = ("/console/sign-in", "/console/static/", "/docs", "/openapi.json")
 
 def routes(router):
     """Yield all routes of an application, and whether app keys alone may use them."""
-    for route in router.routes:
-        inner = getattr(route, "original_router", None)
-        if inner is not None:
-            yield from routes(inner)
-        elif isinstance(route, APIRoute):
-            for_apps = calling_app in dependencies(route.dependant)
-            yield from ((f"{method} {route.path}", for_apps) for method in route.methods)
+    for route in api_routes(router):
+        for_apps = calling_app in dependencies(route.dependant)
+        yield from ((f"{method} {route.path}", for_apps) for method in route.methods)
 
 
 def dependencies(dependant):

@@ -1,11 +1,10 @@
 """An attempt connects only to checked addresses, and no receiver affects the others."""
 
-import shutil
 import ssl
-import subprocess
 
 import aiohttp
 import pytest
+from certificates import self_signed
 from processes import free_port
 from webhook_world import Receiver
 
@@ -71,13 +70,7 @@ def test_a_status_counts_even_if_its_body_never_arrives(world, one, monkeypatch)
 @pytest.fixture
 def tls(tmp_path):
     """Return a self-signed certificate for hooks.example, and a client context that trusts it."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command to make a certificate")
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-    names = ["-subj", "/CN=hooks.example", "-addext", "subjectAltName=DNS:hooks.example"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
+    key, certificate = self_signed(tmp_path, "hooks.example", "DNS:hooks.example")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     return context, ssl.create_default_context(cafile=str(certificate))

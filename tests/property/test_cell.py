@@ -1,11 +1,7 @@
 """The cell is deterministic, restores equal to the last bit, and ends each call exactly once."""
 
-import hashlib
 import json
-import os
 import random
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -102,34 +98,3 @@ def test_each_call_has_one_row_and_one_end_and_each_wait_one_answer(name, parame
         if isinstance(event, Submit):
             assert event.record_id in accepted | answered
     assert not waiting
-
-
-def digest(seed):
-    """Return a digest of the outputs and of the last state of a random history."""
-    name, parameters = CONFIGURATIONS[1]
-    cell, source = made(name, parameters), RandomCellEvents(random.Random(seed))
-    found = hashlib.sha256()
-    for _, outputs, error in driven(cell, source, 400):
-        found.update(repr(([*map(plain, outputs)], error)).encode())
-    found.update(json.dumps(cell.snapshot()).encode())
-    return found.hexdigest()
-
-
-def test_the_order_of_hashes_changes_nothing():
-    program = (
-        f"import sys; sys.path[:0] = {sys.path!r}; import test_cell; print(test_cell.digest(5))"
-    )
-    folder = os.path.dirname(__file__)
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | {"PYTHONHASHSEED": hashes, "PYTHONPATH": folder},
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        ).stdout
-        for hashes in ("1", "2")
-    }
-    assert len(found) == 1
-    assert found.pop().strip()

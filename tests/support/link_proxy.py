@@ -5,14 +5,14 @@ import contextlib
 
 
 class LinkProxy:
-    """Forwards connections to a local port on the present event loop.
+    """Forwards connections to a port on the present event loop.
 
     While it is cut, bytes and ends of connections stay on their side, and new connections get no answer.
     They pass when it is restored, as with TCP over a network that lost its packets for a while.
     """
 
-    def __init__(self, port):
-        self._port = port
+    def __init__(self, port, host="127.0.0.1"):
+        self._address = host, port
         self._writers, self._tasks = set(), set()
         self._passes = asyncio.Event()
         self._passes.set()
@@ -41,7 +41,7 @@ class LinkProxy:
         try:
             await self._passes.wait()
             with contextlib.suppress(ConnectionError):
-                above_reader, above = await asyncio.open_connection("127.0.0.1", self._port)
+                above_reader, above = await asyncio.open_connection(*self._address)
                 self._writers.add(above)
                 try:
                     await asyncio.gather(

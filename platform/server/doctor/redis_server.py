@@ -12,9 +12,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fairserve.platform.server.configuration import role_problems
 from fairserve.platform.server.doctor.clocks import compared
 from fairserve.platform.server.doctor.finding import Finding, fail, ok, warn
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.settings_flags import environment_names
 
 TIMEOUT_S = 3.0
 NEEDED = (6, 2)
@@ -65,19 +67,11 @@ async def redis_findings(url: str, *, shared: bool) -> list[Finding]:
 
 def _check_role(settings: Settings) -> Iterator[Finding]:
     """Yield what servers with a role need and these settings lack."""
-    role = f"role is {settings.control.role}"
-    if not settings.background.redis_url:
-        yield fail(
-            "role", f"{role}, and redis_url is empty", "set FAIRSERVE_REDIS_URL on all servers"
-        )
-    elif settings.db.embedded_database:
-        yield fail(
-            "role",
-            f"{role}, and the database is a file of this host",
-            "set DATABASE_URL to the PostgreSQL database of all servers",
-        )
-    else:
-        yield ok("role", f"{role}; order and database are shared")
+    problems = role_problems(settings)
+    for name, problem in problems.items():
+        yield fail("role", problem, f"set {environment_names(name)[0]} on all servers")
+    if not problems:
+        yield ok("role", f"role is {settings.control.role}; order and database are shared")
 
 
 async def _clock(client: Any) -> Finding:

@@ -1,8 +1,8 @@
 """Send profiles that another process changed, such as a background job, to control.
 
 The database is the channel: the transaction that stores a profile raises the app's ``profile_version``,
-and this module polls for it. Sending a profile twice is harmless. Cost of a poll: one read of two
-columns of all apps.
+and this module polls for it. An event that arrives after those of a later change, or of the same one, is
+ignored. Cost of a poll: one read of two columns of all apps.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
@@ -82,7 +83,9 @@ class ProfileChanges:
                     .all()
                 )
                 profiles = profiles_in_force(session, apps, self._learning)
-                events += [app_changed(app, profiles[app.id]) for app in apps]
+                events += [
+                    replace(app_changed(app, profiles[app.id]), read_later=True) for app in apps
+                ]
         self._known = versions
         return events
 

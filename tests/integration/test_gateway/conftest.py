@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 
 import pytest
@@ -39,6 +40,28 @@ def start_any(tmp_path_factory):
 def start_server(start_any):
     """Return a factory of servers in threads, in front of workers that they do not start."""
     return lambda *flags: start_any(ThreadServer, *flags)
+
+
+@pytest.fixture(scope="module")
+def start_fleet(start_server, tmp_path_factory):
+    """Return a factory of servers in threads, whose workers are those of a fleet file."""
+
+    def start(workers, *flags, **more):
+        path = tmp_path_factory.mktemp("fleet") / "fleet.json"
+        path.write_text(json.dumps({"workers": workers, **more}))
+        return start_server("--fleet-file", str(path), *flags)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def plain(start_fleet):
+    """Yield a server whose only ``worker`` speaks plain OpenAI, so that it has a local queue."""
+    worker = ScriptedWorker()
+    server = start_fleet([{"id": "w", "url": worker.url, "kind": "openai", "model": "scripted"}])
+    server.worker = worker
+    yield server
+    worker.close()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from fastapi.routing import APIRoute
+from app_routes import api_routes
 from processes import eventually
 from scripted_worker import ScriptedWorker
 from server_client import DEADLINE_S, PROFILE
@@ -23,14 +23,10 @@ WITH_BODY = {"POST", "PUT", "PATCH", "DELETE"}
 
 
 def routes(router):
-    """Return method and path of every route with a body, including routes of included routers."""
-    for route in router.routes:
-        inner = getattr(route, "original_router", None)
-        if inner is not None:
-            yield from routes(inner)
-        elif isinstance(route, APIRoute):
-            for method in route.methods & WITH_BODY:
-                yield method, re.sub(r"{[^}]+}", "x", route.path)
+    """Return method and path of every route with a body."""
+    for route in api_routes(router):
+        for method in route.methods & WITH_BODY:
+            yield method, re.sub(r"{[^}]+}", "x", route.path)
 
 
 APP = create_app(Settings(), None)

@@ -1,7 +1,5 @@
 """The server follows the caches of external workers; embedded ones are in ``test_processes.py``."""
 
-import json
-
 from processes import eventually
 from torch_worker import MODEL
 
@@ -12,7 +10,7 @@ def events(server):
     return {worker["worker_id"]: worker["kv_events"] for worker in server.cluster()["workers"]}
 
 
-def test_workers_are_followed_at_their_configured_endpoints(start_server, scripted, tmp_path):
+def test_workers_are_followed_at_their_configured_endpoints(start_fleet, scripted):
     publisher = KvPublisher(KvPublisherOptions("tcp://127.0.0.1:0", "tcp://127.0.0.1:0"), list)
     publisher.start()
     try:
@@ -21,9 +19,7 @@ def test_workers_are_followed_at_their_configured_endpoints(start_server, script
             {"id": "w0", "url": scripted[0].url, **endpoints},
             {"id": "w1", "url": scripted[1].url},
         ]
-        path = tmp_path / "fleet.json"
-        path.write_text(json.dumps({"workers": workers}))
-        server = start_server("--fleet-file", str(path))
+        server = start_fleet(workers)
         seen = eventually(lambda: (reported := events(server))["w0"]["complete"] and reported)
         assert (seen["w0"]["connected"], seen["w0"]["resets"]) == (True, 0)
         assert seen["w1"] is None, "it says nothing of where it publishes"

@@ -1,7 +1,6 @@
 """Several models run at once, each with its own workers, and split between versions."""
 
 import concurrent.futures
-import json
 
 import pytest
 from processes import eventually
@@ -23,14 +22,9 @@ def workers():
 
 
 @pytest.fixture(scope="module")
-def server(start_server, tmp_path_factory, workers):
-    path = tmp_path_factory.mktemp("fleet") / "fleet.json"
-    fleet = {
-        "workers": [{"id": n, "url": w.url, "model": w.model} for n, w in workers.items()],
-        "aliases": {"gpt-4o": "beta"},
-    }
-    path.write_text(json.dumps(fleet))
-    server = start_server("--fleet-file", str(path), "--max-queue-wait-s", "20")
+def server(start_fleet, workers):
+    fleet = [{"id": n, "url": w.url, "model": w.model} for n, w in workers.items()]
+    server = start_fleet(fleet, "--max-queue-wait-s", "20", aliases={"gpt-4o": "beta"})
     eventually(lambda: server.http.get("/health/readiness").json()["models"] == 4)
     return server
 

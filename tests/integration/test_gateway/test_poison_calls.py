@@ -1,7 +1,5 @@
 """Calls that make workers fail neither take workers from other tenants nor hide the cause."""
 
-import json
-
 import pytest
 from processes import eventually
 from scripted_worker import ScriptedWorker
@@ -22,17 +20,6 @@ def alone(start_server):
     server = start_server("--worker-urls", worker.url)
     server.worker = worker
     yield server
-    worker.close()
-
-
-@pytest.fixture(scope="module")
-def plain(start_server, tmp_path_factory):
-    """Yield a server whose worker speaks plain OpenAI, so that it has a local queue."""
-    worker = ScriptedWorker()
-    path = tmp_path_factory.mktemp("fleet") / "fleet.json"
-    entry = {"id": "w", "url": worker.url, "kind": "openai", "model": "scripted"}
-    path.write_text(json.dumps({"workers": [entry]}))
-    yield start_server("--fleet-file", str(path))
     worker.close()
 
 

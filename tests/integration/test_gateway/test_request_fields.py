@@ -21,34 +21,19 @@ NEUTRAL = {"top_k": -1, "repetition_penalty": 1, "best_of": 1, "store": False, "
 
 
 @pytest.fixture(scope="module")
-def mixed(start_server, tmp_path_factory):
+def mixed(start_fleet):
     """Yield a server with a worker of each foreign kind for one model; ``workers`` by kind."""
     workers = {"vllm": ScriptedWorker(), "openai": ScriptedWorker()}
     fleet = [
         {"id": kind, "url": worker.url, "kind": kind, "model": "scripted"}
         for kind, worker in workers.items()
     ]
-    path = tmp_path_factory.mktemp("fleet") / "fleet.json"
-    path.write_text(json.dumps({"workers": fleet}))
-    server = start_server("--fleet-file", str(path))
+    server = start_fleet(fleet)
     server.workers = workers
     eventually(lambda: all(worker["ready"] for worker in server.cluster()["workers"]))
     yield server
     for worker in workers.values():
         worker.close()
-
-
-@pytest.fixture(scope="module")
-def plain(start_server, tmp_path_factory):
-    """Yield a server whose only worker speaks plain OpenAI."""
-    worker = ScriptedWorker()
-    path = tmp_path_factory.mktemp("fleet") / "fleet.json"
-    entry = {"id": "w", "url": worker.url, "kind": "openai", "model": "scripted"}
-    path.write_text(json.dumps({"workers": [entry]}))
-    server = start_server("--fleet-file", str(path))
-    server.worker = worker
-    yield server
-    worker.close()
 
 
 @pytest.fixture(scope="module")

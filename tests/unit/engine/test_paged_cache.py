@@ -72,13 +72,19 @@ def test_thousands_of_random_operations_leak_nothing(seed):
     assert len(stored) - len(evicted) == cache.trie.cached_pages
 
 
+def compute(cache, sequence):
+    """Admit a sequence, and compute its prompt."""
+    assert cache.try_admit(sequence, sequence.total_pages) == 0
+    tokens = sequence.prompt_tokens
+    cache.grow(sequence, tokens)
+    sequence.computed_tokens = sequence.vouched_tokens = tokens
+    cache.commit(sequence)
+
+
 def test_admission_counts_the_shared_prefix_once():
     cache = PagedCache(8)
     first = make_sequence("a", range(64), 16)
-    assert cache.try_admit(first, first.total_pages) == 0
-    cache.grow(first, 64)
-    first.computed_tokens = first.vouched_tokens = 64
-    cache.commit(first)
+    compute(cache, first)
     # 4 pages cached and locked, 1 reserved, 3 free: alone it needs 5, with the prefix 2.
     second = make_sequence("b", [*range(64), 5], 12)
     assert cache.try_admit(second, second.total_pages) == 64
@@ -93,10 +99,7 @@ def test_admission_counts_the_shared_prefix_once():
 def test_matched_pages_do_not_count_as_evictable():
     cache = PagedCache(4)
     first = make_sequence("a", range(32), 1)
-    cache.try_admit(first, first.total_pages)
-    cache.grow(first, 32)
-    first.computed_tokens = first.vouched_tokens = 32
-    cache.commit(first)
+    compute(cache, first)
     cache.release(first)
     # 2 cached, 2 free; with 2 matched it needs 3 more.
     assert cache.try_admit(make_sequence("b", [*range(32), 1], 40), 5) is None
@@ -107,9 +110,6 @@ def test_matched_pages_do_not_count_as_evictable():
 def test_the_last_prompt_token_is_always_computed():
     cache = PagedCache(8)
     first = make_sequence("a", range(32), 1)
-    cache.try_admit(first, first.total_pages)
-    cache.grow(first, 32)
-    first.computed_tokens = first.vouched_tokens = 32
-    cache.commit(first)
+    compute(cache, first)
     cache.release(first)
     assert cache.match(make_sequence("b", range(32), 1)).depth * PAGE_TOKENS == 16

@@ -1,11 +1,10 @@
 """A worker behind TLS needs a valid certificate, and its token is never sent before that."""
 
-import shutil
 import ssl
-import subprocess
 
 import aiohttp
 import pytest
+from certificates import self_signed
 from pool_world import PoolWorld, probe_often
 from scripted_server import ScriptedServer
 
@@ -15,14 +14,7 @@ from fairserve.engine.wire.client import worker_session
 @pytest.fixture
 def certificate(tmp_path):
     """Return a new self-signed certificate for the loopback of this machine, with its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command to make a certificate")
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
-    return key, certificate
+    return self_signed(tmp_path, "localhost", "IP:127.0.0.1")
 
 
 @pytest.mark.parametrize("trusted", [True, False])

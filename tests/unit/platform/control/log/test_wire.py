@@ -129,6 +129,8 @@ EXTREME = (
         ),
         Limits(1, 1_000_000, 5),
         0.1,
+        version=2**31,
+        read_later=True,
     ),
     ev.TenantChanged(TEXT, 5e-324, "tenant > app > user"),
     ev.TenantChanged(""),
