@@ -721,6 +721,9 @@ class ControlService:
                     model,
                     worker.foreign_tokens,
                     0 if each.gate is None else each.gate.residents.held_tokens(worker.worker_id),
+                    worker.sequences + worker.background.sequences,
+                    worker.background.slots,
+                    each.worker_table.window_tokens(worker),
                 )
                 for model, each in dispatcher.pools.items()
                 for worker in each.worker_table.workers.values()

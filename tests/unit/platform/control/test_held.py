@@ -33,7 +33,10 @@ async def test_a_held_call_is_shown_and_marked(full):
         "running",
         "held",
     ]
-    (model,) = (await full.control.cluster()).models
+    cluster = await full.control.cluster()
+    (model,) = cluster.models
+    for worker in cluster.workers:
+        assert (worker.sequences, worker.slots, worker.window_tokens) == (1, None, 1000.0)
     assert (model.held_calls, model.resident_runs) == (1, 2)
     assert model.queued_tokens >= 100
     await full.release(grants[0])
