@@ -18,6 +18,7 @@ from fairserve.platform.base.errors import (
 )
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.state import ConsoleState
+from fairserve.platform.console.status_view import status_view
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.principals import route_of
@@ -61,6 +62,7 @@ def _viewer(request: Request) -> Viewer:
     viewer = signed_in(request)
     if viewer is None:
         raise SignInNeededError("sign in to open this page")
+    request.state.status = status_view(request.app.state, viewer)
     request.state.viewer = viewer
     if viewer.is_admin:
         require_role(viewer.principal.role, needed_role(route_of(request)))

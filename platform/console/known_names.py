@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from sqlalchemy.exc import OperationalError
 
@@ -34,10 +34,24 @@ class KnownNames:
             with sessions() as session:
                 found = names_of(read_only(session), tenants=tenants, apps=apps)
         except OperationalError:
-            with self._lock:
-                known = {each: self._names.get(each) for each in (*tenants, *apps)}
-            return {each: name for each, name in known.items() if name is not None}
+            return self._known((*tenants, *apps))
         with self._lock:
             for each, name in found.items():
                 self._names.put((sharer,), each, name)
         return found
+
+    def recall(
+        self, sessions: SessionFactory, sharer: str, *, apps: Collection[str]
+    ) -> dict[str, str]:
+        """Return the last known names of apps; read those that no page has shown. Blocks if so.
+
+        Weakness: a changed name is the former one until a page reads it.
+        """
+        known = self._known(apps)
+        missing = set(apps) - known.keys()
+        return known | self.read(sessions, sharer, apps=missing) if missing else known
+
+    def _known(self, ids: Iterable[str]) -> dict[str, str]:
+        with self._lock:
+            known = {each: self._names.get(each) for each in ids}
+        return {each: name for each, name in known.items() if name is not None}

@@ -34,7 +34,7 @@ def page(
         tabs=tabs_of(pages, request.url.path),
         path=request.url.path,
         is_admin=viewer is not None and viewer.is_admin,
-        status=None if viewer is None else request.app.state.status.now(),
+        line=None if viewer is None else request.state.status,
         note=NOTES.get(request.query_params.get("done", "")),
         currency=request.app.state.settings.tenancy.currency,
         **values,

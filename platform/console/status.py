@@ -1,19 +1,25 @@
 """The status line of every page: what is wrong with the server, since when, and what to do.
 
-Computed from the state of the process alone, so that it holds while the database is away.
+It follows from the state of the process and from the alarms of the viewer: those about its calls, or all
+for an operator. Both are in memory, so that it holds while the database is away.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from fairserve.platform.background.alarms.alarm import Alarm
 from fairserve.platform.base.clock import utc_s
 
-Level = Literal["healthy", "degraded", "down"]
+Level = Literal["healthy", "alarmed", "degraded", "down"]
+"""``alarmed``: nothing is wrong with the server itself, and the viewer has open alarms."""
 SHOWN_MODELS = 3
+MAX_READERS = 1000
+"""Tenants whose last open alarm is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +53,19 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of the platform, worst cause first."""
+    """The state of the platform for a viewer, worst cause first."""
 
     level: Level
     since: float
-    """UTC epoch second at which the worst cause began, or the last one ended."""
+    """UTC epoch second at which the worst cause began, or else the oldest open alarm; of a healthy
+    platform at which the last of both ended."""
     causes: Sequence[Cause]
     started: float
     """UTC epoch second at which the process began."""
+    alarms: Sequence[Alarm] = ()
+    """Alarms whose condition holds and that nobody has acknowledged, bad ones first."""
+    acknowledged: int = 0
+    """Number of the other alarms whose condition holds."""
 
 
 def causes(state: ProcessState) -> list[Cause]:
@@ -110,21 +121,46 @@ def _causes(state: ProcessState) -> Iterator[Cause]:
 
 
 class StatusLine:
-    """The current status, with the times at which its causes began. From any thread."""
+    """The current status. From any thread.
 
-    def __init__(self, read: Callable[[], ProcessState], wall: Callable[[], float] = utc_s) -> None:
-        self._read, self._wall = read, wall
+    Weakness: a tenant whose last open alarm is forgotten for those of 1,000 others is shown as healthy
+    since a later time.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], ProcessState],
+        alarms: Callable[[str | None], Sequence[Alarm]],
+        wall: Callable[[], float] = utc_s,
+    ) -> None:
+        """``alarms`` returns the current alarms that a tenant sees, or all; bad ones first."""
+        self._read, self._alarms, self._wall = read, alarms, wall
         self._started = self._changed = wall()
         self._seen: dict[str, float] = {}
         """When each present cause was first seen, by kind."""
+        self._alarmed: OrderedDict[str | None, float] = OrderedDict()
+        """When each tenant, or an operator (None), had an open alarm last, in this order."""
+        self._forgotten = self._started
+        """Latest time that left the bounded ``_alarmed``."""
         self._lock = threading.Lock()
 
     def sampled(self, _: object) -> None:
-        """Note which causes there are, at each sample of the history: nobody may be looking."""
+        """Note which causes and open alarms there are, at each sample of the history.
+
+        Nobody may be looking.
+        """
         self.now()
+        opened = _opened(self._alarms(None))
+        readers: set[str | None] = {reader for each in opened for reader in each.tenants}
+        if opened:
+            readers.add(None)
+        now = self._wall()
+        with self._lock:
+            for reader in readers:
+                self._note(reader, now)
 
     def now(self) -> Status:
-        """Return the current status. A cause without a time began when this was first called."""
+        """Return the status of the process. A cause without a time began when this was first called."""
         found, now = causes(self._read()), self._wall()
         with self._lock:
             if self._seen and not found:
@@ -135,3 +171,31 @@ class StatusLine:
             worst = found[0]
             since = self._seen[worst.kind] if worst.since is None else worst.since
             return Status(worst.level, since, found, self._started)
+
+    def of(self, reader: str | None) -> Status:
+        """Return the status of the process with the alarms that a tenant sees, or all for None."""
+        process, alarms = self.now(), self._alarms(reader)
+        opened = _opened(alarms)
+        known = sum(each.state == "acknowledged" and not each.over for each in alarms)
+        status = replace(process, alarms=opened, acknowledged=known)
+        now = self._wall()
+        with self._lock:
+            if opened:
+                self._note(reader, now)
+            ended = self._alarmed.get(reader, self._forgotten)
+        if process.level != "healthy":
+            return status
+        if opened:
+            since = min(each.opened_at for each in opened)
+            return replace(status, level="alarmed", since=since)
+        return replace(status, since=max(process.since, ended))
+
+    def _note(self, reader: str | None, now: float) -> None:
+        self._alarmed[reader] = now
+        self._alarmed.move_to_end(reader)
+        if len(self._alarmed) > MAX_READERS:
+            self._forgotten = self._alarmed.popitem(last=False)[1]
+
+
+def _opened(alarms: Sequence[Alarm]) -> list[Alarm]:
+    return [each for each in alarms if each.state == "open" and not each.over]

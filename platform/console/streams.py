@@ -22,6 +22,7 @@ from fairserve.platform.console.guard import SignInNeededError
 from fairserve.platform.console.rendering import render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.state import ConsoleState
+from fairserve.platform.console.status_view import status_view
 from fairserve.platform.db.base import utc_now
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -59,17 +60,17 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
             raise SignInNeededError("signed out")
 
     def status() -> bytes:
-        line = render("status_line", status=state.status.now(), is_admin=viewer.is_admin)
+        line = render("status_line", line=status_view(state, viewer), is_admin=viewer.is_admin)
         return event("status", line)
 
     async def events() -> AsyncIterator[bytes]:
         with console.streams.one(viewer.principal.sharer):
-            sent, sent_s = status(), time.monotonic()
+            sent, sent_s = await asyncio.to_thread(status), time.monotonic()
             yield b"retry: 3000\n\n" + sent
             async with aclosing(source()) as pieces:  # type: ignore[type-var]
                 async for piece in pieces:
                     yield piece
-                    line, now_s = status(), time.monotonic()
+                    line, now_s = await asyncio.to_thread(status), time.monotonic()
                     if line != sent or now_s - sent_s >= STATUS_S:
                         sent, sent_s = line, now_s
                         yield line

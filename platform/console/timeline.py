@@ -64,10 +64,17 @@ def latest_marks(marks: Iterable[Mark], since: float) -> list[Mark]:
 
 
 def _capacity(workers: Mapping[str, WorkerSeries]) -> list[tuple[str, Series]]:
-    """Return the share in use of each worker's capacity, of the fullest ones by name."""
-    used = {name: _used(worker) for name, worker in workers.items()}
+    """Return the share in use of each worker's capacity, of the fullest ones by name.
+
+    Of each the scarcest of the three that calls wait for (:mod:`fairserve.scheduling.dispatch.backlog`):
+    its memory, its slots, and the window of calls that wait at it. The line names the last scarcest one.
+    """
+    shares = {name: _shares(worker) for name, worker in workers.items()}
+    used = {name: _largest(list(own.values()), len(own["KV"])) for name, own in shares.items()}
     fullest = sorted(used, key=lambda name: (-sum(each or 0.0 for each in used[name]), name))
-    lines = [(name, used[name]) for name in sorted(fullest[:MOST_LINES])]
+    lines = [
+        (f"{name} ({_binding(shares[name])})", used[name]) for name in sorted(fullest[:MOST_LINES])
+    ]
     others = [used[name] for name in fullest[MOST_LINES:]]
     if others:
         means = [_mean(column) for column in zip(*others, strict=True)]
@@ -75,13 +82,32 @@ def _capacity(workers: Mapping[str, WorkerSeries]) -> list[tuple[str, Series]]:
     return lines
 
 
-def _used(worker: WorkerSeries) -> Series:
-    """Return the reported share of a worker's KV cache; else that of the demand of its calls."""
-    rows = zip(worker.kv_used_share, worker.demand_tokens, worker.kv_capacity_tokens, strict=True)
-    return [
-        used if used is not None else demand / capacity if demand is not None and capacity else None
-        for used, demand, capacity in rows
-    ]
+def _shares(worker: WorkerSeries) -> dict[str, Series]:
+    """Return the share in use of each thing that a call needs at a worker; None if it is unknown.
+
+    Of its KV cache: the reported share, else that of the demand of its calls.
+    """
+    demand = _ratio(worker.demand_tokens, worker.kv_capacity_tokens)
+    pairs = zip(worker.kv_used_share, demand, strict=True)
+    return {
+        "KV": [own if reported is None else reported for reported, own in pairs],
+        "slots": _ratio(worker.sequences, worker.slots),
+        "queue": _ratio(worker.waiting_tokens, worker.window_tokens),
+    }
+
+
+def _binding(shares: Mapping[str, Series]) -> str:
+    """Return which is the scarcest in the last known sample; the first of equals."""
+    for now in reversed(list(zip(*shares.values(), strict=True))):
+        known = {name: each for name, each in zip(shares, now, strict=True) if each is not None}
+        if known:
+            return max(known, key=known.__getitem__)
+    return "KV"
+
+
+def _ratio(used: Series, most: Series) -> Series:
+    pairs = zip(used, most, strict=True)
+    return [each / limit if each is not None and limit else None for each, limit in pairs]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

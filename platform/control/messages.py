@@ -405,6 +405,12 @@ class WorkerView:
     """Tokens of calls from other servers at this worker, as it reported."""
     resident_tokens: int = 0
     """Tokens of KV cache for the runs that have a place there; 0 if the system has no residents."""
+    sequences: int = 0
+    """Sequences of the calls sent to it."""
+    slots: int | None = None
+    """Sequences that it runs at a time; None if unknown."""
+    window_tokens: float | None = None
+    """``waiting_tokens`` with which it gets no further calls; None if the system has no such window."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ do not wait for their effect. Only the server, which makes the parts of control,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fairserve.interactions.run_rules import Clue
@@ -194,9 +194,22 @@ class ControlPort(ControlInbox, Protocol):
         ...
 
     async def runs(
-        self, tenant: str | None, app: str | None, limit: int, *, user: str | None = None
+        self,
+        tenant: str | None,
+        app: str | None,
+        limit: int,
+        *,
+        user: str | None = None,
+        held: bool | None = None,
     ) -> list[RunView]:
-        """Return live runs, of a tenant, app and user if given, the latest opened first."""
+        """Return live runs, of a tenant, app and user if given, the latest opened first.
+
+        ``held`` selects those that wait for memory, or the others, among the latest thousand.
+        """
+        ...
+
+    def held_runs(self, run_ids: Iterable[str]) -> frozenset[str]:
+        """Return which of these runs wait for memory: a queued call of theirs does."""
         ...
 
     async def interaction_calls(self, run_id: str) -> list[CallView]:

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -87,6 +87,8 @@ STOPPED = "server stopped"
 NOTHING = Cancel("")
 """An event without an effect, for who waits until earlier ones are applied."""
 VIEWED_AT_ONCE = 200
+MOST_SELECTED = 1000
+"""Live runs among which those that wait for memory are selected."""
 """Live calls of a run that are read in one turn of the event loop: about 3 ms."""
 
 
@@ -633,11 +635,40 @@ class ControlService:
         return self.cell.runs.view(run_id)
 
     async def runs(
-        self, tenant: str | None, app: str | None, limit: int, *, user: str | None = None
+        self,
+        tenant: str | None,
+        app: str | None,
+        limit: int,
+        *,
+        user: str | None = None,
+        held: bool | None = None,
     ) -> list[RunView]:
         """See the port."""
         self._require_view()
-        return self.cell.runs.latest(limit, tenant=tenant, app=app, user=user)
+        most = limit if held is None else MOST_SELECTED
+        found = self.cell.runs.latest(most, tenant=tenant, app=app, user=user)
+        if held is None:
+            return found
+        waiting = self.held_runs(each.interaction_id for each in found)
+        return [each for each in found if (each.interaction_id in waiting) == held][:limit]
+
+    def held_runs(self, run_ids: Iterable[str]) -> frozenset[str]:
+        """See the port. O(1) while no run waits for memory; else a part of each run's calls is read."""
+        dispatcher = self.cell.dispatcher
+        if not any(pool.gate is not None and pool.gate.full for pool in dispatcher.pools.values()):
+            return frozenset()
+        return frozenset(each for each in run_ids if self._is_held(each))
+
+    def _is_held(self, run_id: str) -> bool:
+        run = self.cell.dispatcher.tracker.get(run_id)
+        of_run = () if run is None else islice(run.live_calls, VIEWED_AT_ONCE)
+        calls = (self.cell.calls.get(call_id) for call_id in of_run)
+        return any(
+            call is not None
+            and call.worker_id is None
+            and self.cell.dispatcher.pool_of(call.call.pool).holds(call.call)
+            for call in calls
+        )
 
     async def interaction_calls(self, run_id: str) -> list[CallView]:
         """See the port."""
@@ -721,6 +752,9 @@ class ControlService:
                     model,
                     worker.foreign_tokens,
                     0 if each.gate is None else each.gate.residents.held_tokens(worker.worker_id),
+                    worker.sequences + worker.background.sequences,
+                    worker.background.slots,
+                    each.worker_table.window_tokens(worker),
                 )
                 for model, each in dispatcher.pools.items()
                 for worker in each.worker_table.workers.values()

@@ -33,6 +33,12 @@ class WorkerSample:
     kv_capacity_tokens: int | None
     calls: int | None
     waiting_tokens: int | None
+    window_tokens: float | None
+    """``waiting_tokens`` with which it gets no further calls; None if the system has no such window."""
+    sequences: int | None
+    """Sequences of the calls sent to it."""
+    slots: int | None
+    """Sequences that it runs at a time; None if unknown."""
     reported_running: int | None
     """Running sequences reported by the worker, including foreign ones; None without a report."""
     reported_waiting: int | None
@@ -116,6 +122,9 @@ class WorkerSeries:
     kv_capacity_tokens: Series
     calls: Series
     waiting_tokens: Series
+    window_tokens: Series
+    sequences: Series
+    slots: Series
     reported_running: Series
     reported_waiting: Series
     kv_used_share: Series

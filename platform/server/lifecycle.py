@@ -216,7 +216,7 @@ class Platform:
         if self._ready_within_s:
             await self._until_ready()
         self.storage.watch.start()
-        self.status = StatusLine(self.process_state)
+        self.status = StatusLine(self.process_state, self.alarms.current)
         self.monitoring.history.subscribe(self.status.sampled)
         self.started.set()
 

@@ -57,6 +57,7 @@ _ROUTES: Mapping[Role, str] = {
         GET /v1/clients/flooding
         GET /v1/interactions
         GET /v1/interactions/{interaction_id:path}/graph
+        GET /v1/quotas/preview
         GET /v1/throttling/events
         GET /v1/throttling/events/{call_id}
         GET /v1/usage
@@ -86,6 +87,7 @@ _ROUTES: Mapping[Role, str] = {
         GET /console/clients/tenants/{tenant_id}/keys
         GET /console/clients/apps/{app_id}/keys
         GET /console/clients/apps/{app_id}/users
+        GET /console/quota-preview
         GET /console/prices
         GET /console/webhooks
         GET /console/webhooks/{tenant_id}

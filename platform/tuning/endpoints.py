@@ -9,14 +9,20 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
+from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.rows import read_page
 from fairserve.platform.db.schemas import Page, Paging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
+from fairserve.platform.tenancy.principals import AdminPrincipal, TenantPrincipal, require_admin
 from fairserve.platform.tenancy.readers import Reader, asked_app
 from fairserve.platform.tuning import events, repository, service
 from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
 from fairserve.platform.tuning.preview.service import preview_of
+from fairserve.platform.tuning.quota_preview import (
+    QuotaPreviewOut,
+    QuotaPreviewQuery,
+    quota_preview,
+)
 from fairserve.platform.tuning.schemas import (
     EventOut,
     EventQuery,
@@ -73,6 +79,22 @@ def read_any_event(call_id: str, request: Request, session: ReadSession) -> Reje
     """Return one rejection, with its explanation."""
     currency = request.app.state.settings.tenancy.currency
     return events.one(session, call_id, tenant_id=None, app_id=None, currency=currency)
+
+
+@router.get("/v1/quotas/preview")
+def preview_quota(
+    request: Request,
+    session: ReadSession,
+    principal: TenantPrincipal,
+    query: Annotated[QuotaPreviewQuery, Query()],
+) -> QuotaPreviewOut:
+    """Return how many accepted calls of the last hour each proposed limit would have rejected.
+
+    Nothing changes. Each limit is previewed alone, by the tokens that calls used.
+    """
+    assert principal.tenant_id is not None
+    enforcement = request.app.state.settings.tenancy.quota_enforcement
+    return quota_preview(session, principal.tenant_id, query, enforcement, utc_now())
 
 
 @router.get("/v1/throttling/events")

@@ -172,14 +172,16 @@ class WorkerTable:
 
     def _update_open(self, worker: Worker) -> None:
         bit = 1 << self._numbers.slot(worker.worker_id)
-        if self._feed_window is None:
-            self._open |= bit
-            return
-        window_tokens = self._feed_window * worker.kv_capacity_tokens
-        if worker.waiting_tokens < window_tokens:
+        window_tokens = self.window_tokens(worker)
+        if window_tokens is None or worker.waiting_tokens < window_tokens:
             self._open |= bit
         else:
             self._open &= ~bit
+
+    def window_tokens(self, worker: Worker) -> float | None:
+        """Return the tokens of waiting calls with which a worker is full; None without a window."""
+        window = self._feed_window
+        return None if window is None else window * worker.kv_capacity_tokens
 
     def serving(self) -> WorkerSet:
         """Return the workers that take calls."""

@@ -1,8 +1,11 @@
 """The page of alarms is live, acknowledges in place, and has the history; a tenant sees its own."""
 
+import re
+
 import openai
 import pytest
 from client_pages import call
+from page_server import PageServer
 
 
 def test_an_alarm_appears_and_is_acknowledged_in_place(browser, operator, server):
@@ -32,3 +35,48 @@ def test_an_alarm_appears_and_is_acknowledged_in_place(browser, operator, server
         assert "No alarms." in own.inner_text()
     operator.open("/console/alarms?state=resolved")
     assert "No alarms." in page.locator("tbody").inner_text()
+
+
+def cut_off(server, name):
+    """Return an app whose calls are rejected by a limit."""
+    app = server.new_app(name=name)
+    path = f"/v1/apps/{app['id']}?tenant={app['tenant_id']}"
+    server.call(server.admin_key, "PATCH", path, {"contract": {"rpm_limit": 1}})
+    call(server, app["api_key"], "ann")
+    for _ in range(6):
+        with pytest.raises(openai.RateLimitError):
+            call(server, app["api_key"], "ann")
+    return app
+
+
+def test_the_status_line_names_the_open_alarms_of_its_viewer(browser, tmp_path):
+    with PageServer(tmp_path) as server, browser.visit(server.url) as visit:
+        page, line = visit.sign_in(server.admin_key).page, visit.page.locator("#status")
+        third = server.new_app(name="third")
+        visit.open("/console/overview")
+        line.locator(".healthy").wait_for()
+        first, second = cut_off(server, "first"), cut_off(server, "second")
+        server.sample()
+        line.locator(".alarmed").wait_for()
+        shown = line.inner_text()
+        assert re.match(r"2 open alarms since [\d-]{10} [\d:]{8}: ", shown), shown
+        assert "Calls of first are rejected" in shown
+        assert "Calls of second are rejected" in shown
+        assert "Healthy" not in shown
+        assert not visit.faults()
+        line.get_by_role("link", name="Calls of first are rejected").click()
+        row = page.locator("tbody tr:target", has_text="first")
+        row.get_by_role("button", name="Acknowledge").click()
+        line.get_by_text("1 open alarm since").wait_for()
+        line.get_by_role("link", name="1 acknowledged alarm", exact=True).wait_for()
+        assert "first" not in line.inner_text()
+        for app, own in ((second, "Calls of second are rejected"), (first, "1 acknowledged")):
+            visit.sign_in(app["tenant_key"]).open("/console/overview")
+            shown = line.inner_text()
+            assert own in shown
+            assert not {"first", "second"} - {app["name"]} & set(shown.split())
+            fragment = page.evaluate("fetch('/console/status').then((it) => it.text())")
+            assert own in fragment
+            assert ("Healthy" in fragment) == (app is first)
+        visit.sign_in(third["tenant_key"]).open("/console/overview")
+        assert re.fullmatch(r"Healthy since [\d-]{10} [\d:]{8}\.", line.inner_text())

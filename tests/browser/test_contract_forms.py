@@ -78,3 +78,33 @@ def test_quotas_of_tenants_and_apps_are_set(browser, operator, server):
     assert held["contract"]["rpm_limit"] == 50
     assert held["user_contract"]["tpm_limit"] == 9000
     assert held["name"] == "contracts"
+
+
+def test_a_limit_shows_what_it_would_have_rejected_while_it_is_entered(browser, operator, server):
+    app = server.new_app(name="previewed")
+    for _ in range(3):
+        call(server, app["api_key"], "ann")
+    assert server.platform.ledger.flush(60)
+    page = operator.page
+    places = {
+        "Quota of the app": f"/console/clients/apps/{app['id']}",
+        "Quota of the tenant": f"/console/clients/tenants/{app['tenant_id']}",
+        "Quota of the user": path_of(app, "ann"),
+    }
+    for title, place in places.items():
+        operator.open(place)
+        form = page.get_by_role("form", name=title)
+        field = form.get_by_label("Calls per minute", exact=True)
+        field.press_sequentially("2")
+        form.get_by_text("2 would have rejected 1 of 3 accepted calls of the last hour.").wait_for()
+        assert not operator.faults()
+        field.press_sequentially("x")
+        form.get_by_text("would have rejected").wait_for(state="detached")
+        form.get_by_label("Tokens per minute", exact=True).fill("1")
+        form.get_by_text("1 would have rejected 3 of 3 accepted calls").wait_for()
+    other = server.new_app(name="not previewed")
+    query = f"/console/quota-preview?app={app['id']}&rpm_limit=1"
+    with browser.visit(server.url) as visit:
+        visit.sign_in(other["tenant_key"])
+        assert visit.open(query) == 404
+        assert visit.open(f"{query}&tenant={app['tenant_id']}") == 404

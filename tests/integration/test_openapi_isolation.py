@@ -69,6 +69,10 @@ OF_SHARED = {
     "since": "2020-01-01T00:00:00Z",
     "until": "2100-01-01T00:00:00Z",
     "scope": "user",
+    "each_user": "true",
+    "rpm_limit": 1,
+    "tpm_limit": 1,
+    "max_parallel_requests": 1,
     "mid_run": "false",
     "group_by": "app,user,day",
     "blocked": "true",
@@ -493,6 +497,7 @@ READ = {
     "/v1/usage/exports/{export_id}": "tenant",
     "/v1/usage/exports/{export_id}/file": "tenant",
     "/v1/clients/flooding": "tenant",
+    "/v1/quotas/preview": "tenant",
     "/v1/throttling/events": "tenant",
     "/v1/throttling/events/{call_id}": "tenant",
     "/v1/user-data": "tenant",
@@ -521,8 +526,9 @@ READ = {
 }
 
 
-EMPTY = {"/v1/clients/flooding", "/admin/clients/flooding"}
-"""Lists that have nothing of Alma, whose users do not flood; ``test_mcp`` has a user that does."""
+EMPTY = {"/v1/clients/flooding", "/admin/clients/flooding", "/v1/quotas/preview"}
+"""Answers that name nothing of Alma: a preview of quotas has numbers only, and her users do not flood;
+``test_mcp`` has a user that does."""
 
 
 @pytest.mark.parametrize(("path", "scope"), READ.items())

@@ -109,7 +109,10 @@ class AlarmWatch:
     # --- reads ------------------------------------------------------------------------------------
 
     def current(self, tenant: str | None = None) -> list[Alarm]:
-        """Return the open and acknowledged alarms that a tenant sees, or all; bad ones first."""
+        """Return the open and acknowledged alarms that a tenant sees, or all; bad ones first.
+
+        From any thread.
+        """
         return [each for each in self._alarms if tenant is None or tenant in each.tenants]
 
     @property

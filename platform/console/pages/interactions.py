@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import AnyViewer
-from fairserve.platform.console.lists import ListPart, asked_in, filters, place
+from fairserve.platform.console.lists import PER_PAGE, ListPart, asked_in, filters, place
 from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
@@ -29,7 +29,12 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.ledger import LedgerInteraction
 from fairserve.platform.db.session import DatabaseUnavailableError
-from fairserve.platform.serving.interactions.listing import RunFilter, list_runs
+from fairserve.platform.serving.interactions.listing import (
+    LIVE_STATES,
+    ListedState,
+    RunFilter,
+    list_runs,
+)
 from fairserve.platform.serving.interactions.repository import last_end
 from fairserve.platform.serving.interactions.schemas import (
     AnyInteractionQuery,
@@ -46,8 +51,28 @@ MOST_SHARE = 0.02
 """Maximum share of the time spent on the detection of changes."""
 SURE_S = 20.0
 """Seconds between unconditional reads of the list: an end may be stored late."""
-MOST_LIVE = 50
-STATES = ("all", "live", "ended", "complete", "cancelled", "aborted", "expired")
+MOST_LIVE = PER_PAGE
+MOST_APPS = 8
+"""Apps of the shown runs by which the list can be filtered with a click."""
+STATES: Mapping[ListedState, str] = {
+    "all": "All",
+    "live": "In progress",
+    "active": "Active",
+    "held": "Held",
+    "ended": "Ended",
+    "complete": "Complete",
+    "cancelled": "Cancelled",
+    "aborted": "Aborted",
+    "expired": "Expired",
+}
+
+
+class Facet(NamedTuple):
+    """A value by which the list is filtered, as a link."""
+
+    href: str
+    text: str
+    current: bool
 
 
 class InteractionRow(NamedTuple):
@@ -60,6 +85,8 @@ class InteractionRow(NamedTuple):
     app: str
     run: InteractionOut
     lasted_s: float
+    held: bool = False
+    """True if it waits for memory."""
 
 
 class InteractionRows(NamedTuple):
@@ -72,13 +99,20 @@ class InteractionRows(NamedTuple):
     more_ended: bool
     names: dict[str, str]
     """Names of the tenants and apps by id."""
+    held: frozenset[str]
+    """Those of ``live`` that wait for memory, by their core ids."""
 
     def values(self) -> dict[str, Any]:
         """Return the values for the template."""
         now = utc_now()
         return {
             "rows": [
-                *(_row(each.tenant, each.app, of_view(each), now) for each in self.live),
+                *(
+                    _row(each.tenant, each.app, of_view(each), now)._replace(
+                        held=each.interaction_id in self.held
+                    )
+                    for each in self.live
+                ),
                 *(
                     _row(each.tenant_id, each.app_id, of_row(each), now)
                     for each in self.ended or ()
@@ -102,8 +136,15 @@ async def show(request: Request, viewer: AnyViewer) -> Response:
         viewer,
         "interactions",
         given=given,
-        states=STATES,
-        part=ListPart(query.offset, query.limit, len(found.ended or ()), None, found.more_ended),
+        states=_facets(request, "state", STATES, query.state),
+        apps=_facets(request, "app", _apps(found), query.app),
+        part=ListPart(
+            query.offset,
+            query.limit - len(found.live),
+            len(found.ended or ()),
+            None,
+            found.more_ended,
+        ),
         place=place(request),
         stream=None if query.offset else f"/console/interactions/stream?{urlencode(given)}",
         **found.values(),
@@ -141,12 +182,39 @@ async def follow(request: Request, viewer: AnyViewer) -> Response:
 async def _live(request: Request, query: AnyInteractionQuery) -> list[RunView]:
     """Return live runs, at most one more than shown."""
     state = request.app.state
-    which = replace(_which(query), state="live" if query.state in ("all", "live") else "ended")
-    if which.state == "ended":
+    which = _which(query)
+    if which.state == "all":
+        which = replace(which, state="live")
+    if which.state not in LIVE_STATES:
         return []
-    some = query.model_copy(update={"limit": MOST_LIVE + 1})
+    some = query.model_copy(update={"limit": _most_live(query) + 1})
     found, _ = await list_runs(state.control, state.session_factory, which, some)
     return found
+
+
+def _most_live(query: AnyInteractionQuery) -> int:
+    """Return how many live runs are shown: beside ended ones half of a page, so that both have rows."""
+    most = min(MOST_LIVE, query.limit)
+    return most if query.state != "all" else (most + 1) // 2
+
+
+def _apps(found: InteractionRows) -> dict[str, str]:
+    """Return the names of the apps of the shown runs by id, in their order."""
+    apps = {each.app for each in found.live} | {each.app_id for each in found.ended or ()}
+    names = sorted((found.names.get(each, each), each) for each in apps)
+    return {each: name for name, each in names[:MOST_APPS]}
+
+
+def _facets(
+    request: Request, field: str, values: Mapping[Any, str], current: str | None
+) -> list[Facet]:
+    """Return links to the list with another value of a filter; the one in force leads back to all."""
+    kept = {name: text for name, text in filters(request).items() if name not in (field, "offset")}
+    facets = []
+    for value, text in values.items():
+        given = {} if value == current else {field: value}
+        facets.append(Facet(f"{PAGE.path}?{urlencode(kept | given)}", text, value == current))
+    return facets
 
 
 def _last_end(factory: SessionFactory) -> datetime | None:
@@ -162,14 +230,15 @@ async def _find(request: Request, viewer: Viewer, query: AnyInteractionQuery) ->
     which = _which(query)
     live = await _live(request, query)
     ended: list[LedgerInteraction] | None = []
-    if which.state != "live":
+    shown_live = live[: _most_live(query)]
+    if which.state not in LIVE_STATES:
         wanted = replace(which, state="ended" if which.state == "all" else which.state)
-        one_more = query.model_copy(update={"limit": query.limit + 1})
+        one_more = query.model_copy(update={"limit": query.limit - len(shown_live) + 1})
         try:
             _, ended = await list_runs(state.control, state.session_factory, wanted, one_more)
         except DatabaseUnavailableError:
             ended = None
-    shown = live[:MOST_LIVE], (ended or [])[: query.limit]
+    shown = shown_live, (ended or [])[: query.limit - len(shown_live)]
     apps = {each.app for each in shown[0]} | {each.app_id for each in shown[1]}
     tenants = {each.tenant for each in shown[0]} | {each.tenant_id for each in shown[1]}
     console: ConsoleState = state.console
@@ -186,6 +255,7 @@ async def _find(request: Request, viewer: Viewer, query: AnyInteractionQuery) ->
         None if ended is None else shown[1],
         len(ended or ()) > len(shown[1]),
         await asyncio.to_thread(read) if apps else {},
+        state.control.held_runs(each.interaction_id for each in shown_live),
     )
 
 

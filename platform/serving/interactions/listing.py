@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +14,12 @@ from fairserve.platform.db.schemas import Paging
 from fairserve.platform.serving.in_database import in_database
 from fairserve.platform.serving.interactions import repository
 
-ListedState = Literal["all", "live", "ended", "complete", "cancelled", "aborted", "expired"]
+ListedState = Literal[
+    "all", "live", "active", "held", "ended", "complete", "cancelled", "aborted", "expired"
+]
+"""``held``: live runs that wait for memory; ``active``: the other live ones."""
+LIVE_STATES: Mapping[str, bool | None] = {"live": None, "active": False, "held": True}
+"""States of live runs, with whether these wait for memory; None: both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +40,10 @@ async def list_runs(
     A run that ended less than a second ago may be in neither part yet. Raises UnavailableError.
     """
     live: list[RunView] = []
-    if which.state in ("all", "live") and page.offset == 0:
-        live = await control.runs(which.tenant, which.app, page.limit, user=which.user)
-    if which.state == "live" or len(live) >= page.limit:
+    if which.state in ("all", *LIVE_STATES) and page.offset == 0:
+        held = LIVE_STATES.get(which.state)
+        live = await control.runs(which.tenant, which.app, page.limit, user=which.user, held=held)
+    if which.state in LIVE_STATES or len(live) >= page.limit:
         return live, []
     ended = await in_database(
         repository.latest,

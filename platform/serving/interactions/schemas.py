@@ -82,8 +82,10 @@ class InteractionList(BaseModel):
 
 
 class AnyInteractionQuery(Paging):
-    """Runs of every tenant, or of a tenant, an app and a user. A state other than ``all``, ``live`` and
-    ``ended`` is that of ended ones.
+    """Runs of every tenant, or of a tenant, an app and a user.
+
+    ``held`` runs are live and wait for memory; ``active`` ones are live and do not. The states after
+    ``ended`` are those of ended ones.
     """
 
     tenant: ObjectId | None = None

@@ -17,10 +17,12 @@ from fairserve.platform.monitoring.live_snapshot import (
 AT = [1000.0, 1005.0, 1010.0]
 
 
-def worker(used, demand=(None, None, None)):
+def worker(used, demand=(None, None, None), **more):
     names = set(WorkerSeries.__dataclass_fields__) - {"model", "state"}
     nothing = WorkerSeries(model="m", state="serving", **dict.fromkeys(names, [None] * 3))
-    return replace(nothing, kv_used_share=used, demand_tokens=demand, kv_capacity_tokens=[100] * 3)
+    return replace(
+        nothing, kv_used_share=used, demand_tokens=demand, kv_capacity_tokens=[100] * 3, **more
+    )
 
 
 def snapshot(workers=None, overloaded=(False, False, False)):
@@ -46,10 +48,28 @@ def test_the_fullest_workers_have_a_line_and_the_others_one_together():
     workers = {f"w{n}": worker([0.1 * n] * 3) for n in range(8)}
     workers["unreported"] = worker([None] * 3, [None, 90, 50])
     found = lines(timeline(snapshot(workers), [])["capacity"])
-    assert set(found) == {"unreported", "w4", "w5", "w6", "w7", "mean of 4 others"}
+    named = {f"{name} (KV)" for name in ("unreported", "w4", "w5", "w6", "w7")}
+    assert set(found) == {*named, "mean of 4 others"}
     assert len(found) == MOST_LINES + 1
-    assert found["unreported"] == [None, 0.9, 0.5]
+    assert found["unreported (KV)"] == [None, 0.9, 0.5]
     assert found["mean of 4 others"] == [pytest.approx(0.15)] * 3
+
+
+def test_the_line_of_a_worker_is_what_is_scarcest_there_and_names_it():
+    workers = {
+        "a": worker([0.2] * 3, sequences=[4, 8, 8], slots=[8] * 3),
+        "b": worker([0.2] * 3, waiting_tokens=[0, 30, None], window_tokens=[50.0] * 3),
+        "c": worker([0.9, 0.1, None], sequences=[1, 4, None], slots=[8, 8, None]),
+        "d": worker([0.3] * 3, sequences=[9] * 3),
+        "e": worker([None] * 3),
+    }
+    assert lines(timeline(snapshot(workers), [])["capacity"]) == {
+        "a (slots)": [0.5, 1.0, 1.0],
+        "b (KV)": [0.2, 0.6, 0.2],
+        "c (slots)": [0.9, 0.5, None],
+        "d (KV)": [0.3] * 3,
+        "e (KV)": [None] * 3,
+    }
 
 
 def test_marks_are_the_latest_ones_that_the_reader_may_see():

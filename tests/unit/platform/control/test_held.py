@@ -33,9 +33,18 @@ async def test_a_held_call_is_shown_and_marked(full):
         "running",
         "held",
     ]
-    (model,) = (await full.control.cluster()).models
+    cluster = await full.control.cluster()
+    (model,) = cluster.models
+    for worker in cluster.workers:
+        assert (worker.sequences, worker.slots, worker.window_tokens) == (1, None, 1000.0)
     assert (model.held_calls, model.resident_runs) == (1, 2)
     assert model.queued_tokens >= 100
+    held, active = [
+        [each.interaction_id for each in await full.control.runs(None, None, 2, held=held)]
+        for held in (True, False)
+    ]
+    assert (held, active) == (["app/r9"], ["app/r1", "app/r0"])
+    assert len(await full.control.runs(None, None, 9)) == 3
     await full.release(grants[0])
     await full.control.close_interaction("app/r0", cancel=False)
     granted = await waiting
@@ -49,6 +58,7 @@ async def test_a_call_of_a_run_in_progress_is_not_held(full):
     await full.submitted("c", run="r9")
     full.pass_time(1.0)
     assert not (await full.submit("d", run="r0")).held
+    assert full.control.held_runs(["app/r0", "app/r9", "app/none"]) == {"app/r9"}
 
 
 async def test_a_held_call_expires_with_the_expected_wait(full):
