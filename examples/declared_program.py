@@ -9,7 +9,7 @@ import os
 
 import httpx
 
-MODEL = os.environ.get("OPENAI_MODEL", "fairserve-tiny-random")
+MODEL = os.environ.get("OPENAI_MODEL", "fairserve-demo")
 
 PLAN = {
     "type": "array",

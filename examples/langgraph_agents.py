@@ -19,7 +19,7 @@ TOPICS = ["causes", "forecasts", "power stations"]
 ROUNDS = 2
 
 model = ChatOpenAI(
-    model=os.environ.get("OPENAI_MODEL", "fairserve-tiny-random"),
+    model=os.environ.get("OPENAI_MODEL", "fairserve-demo"),
     max_tokens=32,
     http_client=DefaultHttpxClient(event_hooks=event_hooks()),
 )

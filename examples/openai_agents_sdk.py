@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from fairserve_client import After, agent, interaction
 
-MODEL = os.environ.get("OPENAI_MODEL", "fairserve-tiny-random")
+MODEL = os.environ.get("OPENAI_MODEL", "fairserve-demo")
 TOPICS = ["causes", "forecasts", "power stations"]
 CONFIG = RunConfig(tracing_disabled=True)  # the SDK would send its traces to OpenAI
 

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 
 from fairserve_client import Agent, agent, current_run, interaction
 
-MODEL = os.environ.get("OPENAI_MODEL", "fairserve-tiny-random")
+MODEL = os.environ.get("OPENAI_MODEL", "fairserve-demo")
 TOPICS = ["causes", "forecasts", "power stations"]
 
 

@@ -249,7 +249,7 @@ def _introduce(demo: Demo) -> None:
         f"{FLOOD_APP.app} app ({FLOOD_USER}) who floods.\n"
         f"The same {demo.seconds:g} s of arrivals under {', '.join(demo.systems)}; "
         f"{demo.workers} workers with {KV_TOKENS} KV tokens each.\n"
-        "The built-in model has random weights: the text is noise, the serving is real."
+        "Its model has random weights: the text is noise, the serving is real."
     )
 
 

@@ -1,6 +1,6 @@
-"""The model that needs no download: ``fairserve-tiny-random``.
+"""The models that need no download: ``fairserve-tiny-random`` and ``fairserve-demo``.
 
-It is a Llama of one million seeded random weights over bytes. Its text is noise; everything around
+Both are a Llama of one million seeded random weights over bytes. Its text is noise; everything around
 it (tokens, pages, prefix reuse, scheduling, streaming) is real, as demos and tests need. It is
 written to a cache folder on first use, by numpy and tokenizers alone, so a gateway that uses the
 tokenizer does not import torch.
@@ -10,6 +10,9 @@ the residual stream is a constant that no layer changes (its rows in ``o_proj`` 
 are zero), and column 0 of ``lm_head`` turns it into a bias per token: higher for letters and the
 space, neutral for other printable ASCII, and for all other bytes and the special tokens (including
 the end token) low enough for probabilities below 1e-9. Answers therefore run to their token limit.
+
+The two differ in the chat template: that of the demo model has tools and calls of them. A worker forces
+the tokens of its answers (:mod:`fairserve.engine.torch.scripted`), which are computed as any others.
 """
 
 from __future__ import annotations
@@ -27,7 +30,13 @@ import numpy.typing as npt
 from fairserve.engine.torch.detokenizer import byte_characters
 
 BUILTIN_MODEL_NAME = "fairserve-tiny-random"
-"""Name of the model, accepted in place of a model folder."""
+"""Name of the model of random answers, accepted in place of a model folder."""
+DEMO_MODEL_NAME = "fairserve-demo"
+"""Name of the model of scripted answers, accepted in place of a model folder."""
+DEFAULT_MODEL_NAME = DEMO_MODEL_NAME
+"""Name of the model of a worker without ``--model``."""
+_SHORT_NAMES = {"demo": DEMO_MODEL_NAME}
+"""Short names for ``--model``."""
 
 _REVISION = 1
 """Part of the folder's name; increase it whenever the written files change."""
@@ -49,8 +58,22 @@ _CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
+_DEMO_CHAT_TEMPLATE = (
+    "{% if tools %}{{ '<|system|>Tools: ' ~ (tools | tojson) ~ '<|end|>' }}{% endif %}"
+    + _CHAT_TEMPLATE.replace(
+        "message.content ~ '<|end|>' }}",
+        "message.content }}"
+        "{% for call in message.tool_calls or [] %}"
+        "{{ '<|tool|>' ~ call.function.name ~ (call.function.arguments | tojson) }}"
+        "{% endfor %}"
+        "{{ '<|end|>' }}",
+    )
+)
+_CHAT_TEMPLATES = {BUILTIN_MODEL_NAME: _CHAT_TEMPLATE, DEMO_MODEL_NAME: _DEMO_CHAT_TEMPLATE}
 _VOCABULARY = 256 + len(_SPECIAL_TOKENS)
 _END_ID = 256
+CALL_ID = 256 + _SPECIAL_TOKENS.index("<|tool|>")
+"""Token that begins a call of a tool in an answer of the demo model; its name and arguments follow."""
 _HIDDEN = 128
 _LAYERS = 4
 _HEADS = 4
@@ -71,8 +94,14 @@ _FILES = (
 Array = npt.NDArray[np.float32]
 
 
-def ensure_builtin_model() -> Path:
-    """Return the folder of the built-in model, which is written if it does not exist.
+def builtin_name(source: str) -> str | None:
+    """Return the name of the built-in model that a value of ``--model`` names; None: another model."""
+    name = _SHORT_NAMES.get(source, source)
+    return name if name in _CHAT_TEMPLATES else None
+
+
+def ensure_builtin_model(name: str = BUILTIN_MODEL_NAME) -> Path:
+    """Return the folder of a built-in model, which is written if it does not exist.
 
     The folder is in ``$XDG_CACHE_HOME/fairserve/models`` (default ``~/.cache``) and appears by one
     rename, so any number of processes can call this at once. Raises OSError if the cache cannot be
@@ -80,13 +109,13 @@ def ensure_builtin_model() -> Path:
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     models = cache / "fairserve" / "models"
-    folder = models / f"{BUILTIN_MODEL_NAME}-r{_REVISION}"
+    folder = models / f"{name}-r{_REVISION}"
     if _complete(folder):
         return folder
     models.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=models))
     try:
-        _write(draft)
+        _write(draft, _CHAT_TEMPLATES[name])
         draft.chmod(0o755)
         if folder.exists() and not _complete(folder):
             # A part of it was deleted. Move the rest away; a rename cannot replace it.
@@ -106,10 +135,10 @@ def _complete(folder: Path) -> bool:
     return all((folder / name).is_file() for name in _FILES)
 
 
-def _write(folder: Path) -> None:
+def _write(folder: Path, chat_template: str) -> None:
     from safetensors.numpy import save_file
 
-    _write_tokenizer(folder)
+    _write_tokenizer(folder, chat_template)
     _write_json(
         folder / "config.json",
         {
@@ -145,7 +174,7 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def _write_tokenizer(folder: Path) -> None:
+def _write_tokenizer(folder: Path, chat_template: str) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     vocabulary = {character: byte for byte, character in enumerate(byte_characters())}
@@ -163,7 +192,7 @@ def _write_tokenizer(folder: Path) -> None:
             "bos_token": None,
             "eos_token": _SPECIAL_TOKENS[0],
             "additional_special_tokens": _SPECIAL_TOKENS[1:],
-            "chat_template": _CHAT_TEMPLATE,
+            "chat_template": chat_template,
             "clean_up_tokenization_spaces": False,
             "model_max_length": _MAX_POSITIONS,
         },

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 
-from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
+from fairserve.engine.torch.builtin_model import builtin_name
 
 _CONFIG = "config.json"
 _HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
@@ -27,7 +27,7 @@ def check_model(source: str) -> None:
 
     It is fast, so that a wrong name is reported before torch is loaded. Raises NotAtHubError.
     """
-    if source == BUILTIN_MODEL_NAME or is_here(source, _CONFIG):
+    if builtin_name(source) is not None or is_here(source, _CONFIG):
         return
     try:
         ask_hub(source, _CONFIG)

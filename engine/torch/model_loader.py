@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence as Names
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,11 @@ from transformers.utils.logging import disable_progress_bar
 from fairserve.engine.allocator import keep_freed_memory
 from fairserve.engine.torch import attention
 from fairserve.engine.torch.batch import PagedState, assemble
-from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
+from fairserve.engine.torch.builtin_model import (
+    DEMO_MODEL_NAME,
+    builtin_name,
+    ensure_builtin_model,
+)
 from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.kv_tensors import KvTensors
 from fairserve.engine.torch.model_hub import check_model
@@ -61,6 +65,8 @@ class LoadedModel:
     eos_ids: frozenset[int]
     pads_rows: bool = False
     """True if passes must be padded; see ``packed_linear``."""
+    is_scripted: bool = False
+    """True for the demo model, whose answers follow a script."""
 
     def kv_tensors(self, usable_pages: int) -> KvTensors:
         """Return a zeroed KV cache for this model. Raises ValueError if there is no memory for it."""
@@ -112,7 +118,7 @@ class LoadedModel:
 
 
 def load_model(source: str, dtype: str = "auto", device: str = "auto") -> LoadedModel:
-    """Load a checkpoint folder, a hub id, or the built-in model by its name.
+    """Load a checkpoint folder, a hub id, or a built-in model by its name.
 
     ``device`` auto: cuda if available, else cpu. ``dtype`` auto: bfloat16 on cuda, float32 on cpu.
     On a CPU models below 50M parameters are set to one thread (more would only wait for each
@@ -123,7 +129,8 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
     check_model(source)
     where = choose_device(device)
     kind = choose_dtype(dtype, where)
-    path = str(ensure_builtin_model()) if source == BUILTIN_MODEL_NAME else source
+    builtin = builtin_name(source)
+    path = source if builtin is None else str(ensure_builtin_model(builtin))
     try:
         model, tokenizer = _read_checkpoint(source, path, kind, local=True)
     except OSError:
@@ -131,7 +138,8 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
             raise
         model, tokenizer = _read_checkpoint(source, path, kind, local=False)
     model.to(where)
-    return adopt_model(_served_name(source), model, tokenizer, pack=True)
+    adopted = adopt_model(builtin or _served_name(source), model, tokenizer, pack=True)
+    return replace(adopted, is_scripted=builtin == DEMO_MODEL_NAME)
 
 
 def _read_checkpoint(source: str, path: str, kind: torch.dtype, *, local: bool) -> tuple[Any, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Protocol
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Protocol
 
+import orjson
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -41,6 +43,32 @@ class PromptMessage(FieldsPart):
 
 Messages = Annotated[
     list[PromptMessage],
+    Field(min_length=1, fail_fast=True, description="a list of at least one message"),
+]
+
+
+class _CalledFunction(FieldsPart):
+    name: str = Field(min_length=1)
+    arguments: str = "{}"
+
+
+class _MessageToolCall(FieldsPart):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: int | None = None
+    function: _CalledFunction
+
+
+class ToolMessage(PromptMessage):
+    """A message that may call tools, or has the result of such a call."""
+
+    content: Annotated[str, BeforeValidator(_joined)] = ""
+    tool_calls: list[_MessageToolCall] = Field([])
+    tool_call_id: str | None = None
+
+
+ToolMessages = Annotated[
+    list[ToolMessage],
     Field(min_length=1, fail_fast=True, description="a list of at least one message"),
 ]
 
@@ -87,6 +115,19 @@ def prompt_options(body: PromptFields) -> PromptOptions:
     )
 
 
-def plain(messages: list[PromptMessage]) -> list[dict[str, str]]:
-    """Return messages in the form of a chat template's input."""
-    return [message.model_dump(exclude_none=True) for message in messages]
+def plain(messages: Sequence[PromptMessage]) -> list[dict[str, Any]]:
+    """Return messages in the form of a chat template's input; arguments of calls are objects."""
+    found = [message.model_dump(exclude_none=True) for message in messages]
+    for message in found:
+        for call in message.get("tool_calls", ()):
+            call["function"]["arguments"] = _object(call["function"]["arguments"])
+    return found
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    """Return arguments as an object, which is empty if they are not valid, as in vLLM."""
+    try:
+        found = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -16,8 +16,16 @@ from fairserve.engine.torch.openai_fields import FieldsPart, OpenAIBody, Request
 from fairserve.engine.torch.openai_prompt import (
     Messages,
     TemplateVariables,
+    ToolMessages,
     plain,
     prompt_options,
+)
+from fairserve.engine.torch.openai_tools import (
+    NO_TOOLS,
+    AnyToolChoice,
+    RequestedTools,
+    Tools,
+    requested_tools,
 )
 from fairserve.engine.torch.output_format import FormatKind, OutputFormat
 from fairserve.engine.torch.sampling_params import (
@@ -49,7 +57,8 @@ class GenerationRequest:
 
     kind: Kind
     model: str
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
+    tools: RequestedTools
     prompt: str | list[int]
     prompt_options: PromptOptions
     samples: int
@@ -373,6 +382,12 @@ class _ChatBody(_GenerationBody):
         return self.max_tokens if newer is None else newer
 
 
+class _ToolChatBody(_ChatBody):
+    messages: ToolMessages  # type: ignore[assignment]  # a message with more fields
+    tools: Tools = Field([])
+    tool_choice: AnyToolChoice | None = None
+
+
 class _CompletionBody(_GenerationBody):
     prompt: str | Annotated[list[int], Field(fail_fast=True)] = Field(
         min_length=1,
@@ -387,13 +402,19 @@ class _CompletionBody(_GenerationBody):
         return PromptOptions(special_tokens=self.add_special_tokens)
 
 
-def parse(kind: Kind, body: Any) -> GenerationRequest:
-    """Return the validated request of a decoded JSON body. Raises RequestError naming the field."""
-    messages: list[dict[str, str]] = []
+def parse(kind: Kind, body: Any, *, with_tools: bool = False) -> GenerationRequest:
+    """Return the validated request of a decoded JSON body. Raises RequestError naming the field.
+
+    ``with_tools``: the model calls tools.
+    """
+    messages: list[dict[str, Any]] = []
+    tools = NO_TOOLS
     prompt: str | list[int] = ""
     read: _ChatBody | _CompletionBody
     if kind == "chat":
-        read = chat = _ChatBody.read(body)
+        read = chat = (_ToolChatBody if with_tools else _ChatBody).read(body)
+        if isinstance(chat, _ToolChatBody):
+            tools = requested_tools(chat.tools, chat.tool_choice)
         messages = plain(chat.messages)
         logprobs = chat.top_logprobs if chat.logprobs else None
     else:
@@ -405,6 +426,7 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         kind=kind,
         model=read.model,
         messages=messages,
+        tools=tools,
         prompt=prompt,
         prompt_options=read.prompt_options,
         samples=read.n,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fairserve.engine.torch.events import FinishReason, Generated
 from fairserve.engine.torch.logprobs import TokenLogprobs
@@ -19,6 +20,8 @@ class SampleOutput:
     parts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Log probabilities of every token, if requested."""
+    characters: int = 0
+    """Characters of all parts."""
     tokens: int = 0
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
@@ -42,6 +45,9 @@ class EngineAnswerWriter:
     outputs: list[SampleOutput]
     texts: TokenTexts | None = None
     """Texts of tokens; None unless log probabilities were requested."""
+    called: str = ""
+    """Name of the tool that the answer calls: the first characters of its text, which its arguments
+    follow. Empty: none."""
 
     def usage(self) -> dict[str, Any]:
         """Return the usage so far, over all samples."""
@@ -65,7 +71,9 @@ class EngineAnswerWriter:
         """Return a chunk with more output of a sample."""
         logprobs = self._logprobs([] if event.logprobs is None else [event.logprobs])
         if self.kind == "chat":
-            choice = self._delta(index, {"content": event.text}, logprobs, event.finish_reason)
+            delta = self._call_delta(index, event) if self.called else {"content": event.text}
+            reason = self._reason(event.finish_reason, event.stop_reason)
+            choice = self._delta(index, delta, logprobs, reason)
         else:
             choice = self._text(index, event.text, logprobs, event.finish_reason)
         return self._chunk([choice | _stop_reason(event.stop_reason)], usage)
@@ -83,15 +91,48 @@ class EngineAnswerWriter:
             if self.kind == "chat":
                 choice: dict[str, Any] = {
                     "index": index,
-                    "message": {"role": "assistant", "content": text},
+                    "message": {"role": "assistant", **self._message(index, text)},
                     "logprobs": logprobs,
-                    "finish_reason": output.finish_reason,
+                    "finish_reason": self._reason(output.finish_reason, output.stop_reason),
                 }
             else:
                 choice = self._text(index, text, logprobs, output.finish_reason)
             choices.append(choice | _stop_reason(output.stop_reason))
         name = "chat.completion" if self.kind == "chat" else "text_completion"
         return self._head(name) | {"choices": choices, "usage": self.usage()}
+
+    def _message(self, index: int, text: str) -> dict[str, Any]:
+        """Return the content of a message, or its call of a tool."""
+        if not self.called:
+            return {"content": text}
+        if len(text) < len(self.called):  # cut within the name
+            return {"content": None}
+        return {"content": None, "tool_calls": [self._call(index, text[len(self.called) :])]}
+
+    def _call_delta(self, index: int, event: Generated) -> dict[str, Any]:
+        """Return the part of a call of a tool; the first one, with its name, when that is complete."""
+        end, name = self.outputs[index].characters, len(self.called)
+        start = end - len(event.text)
+        if end < name or not event.text:
+            return {}
+        arguments = event.text[max(0, name - start) :]
+        if start < name:
+            return {"tool_calls": [{"index": 0, **self._call(index, arguments)}]}
+        return {"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}
+
+    def _call(self, index: int, arguments: str) -> dict[str, Any]:
+        digest = hashlib.sha256(f"{self.answer_id}/{index}".encode()).hexdigest()
+        return {
+            "id": f"call_{digest[:24]}",
+            "type": "function",
+            "function": {"name": self.called, "arguments": arguments},
+        }
+
+    def _reason(
+        self, reason: FinishReason | None, stop_reason: int | str | None
+    ) -> FinishReason | Literal["tool_calls"] | None:
+        """Return the reason of the end; a call that ended by itself has one of its own."""
+        return "tool_calls" if self.called and reason == "stop" and stop_reason is None else reason
 
     def _head(self, name: str) -> dict[str, Any]:
         return {
@@ -116,9 +157,9 @@ class EngineAnswerWriter:
     @staticmethod
     def _delta(
         index: int,
-        delta: dict[str, str],
+        delta: dict[str, Any],
         logprobs: dict[str, Any] | None,
-        finish_reason: FinishReason | None,
+        finish_reason: str | None,
     ) -> dict[str, Any]:
         return {
             "index": index,

@@ -71,16 +71,23 @@ class PromptEncoder:
         if isinstance(request.prompt, str) and request.kind == "completion":
             special = request.prompt_options.special_tokens is not False
             return self._checked(self._text_ids(request.prompt, special=special))
-        return self._checked(self._chat_ids(request.messages, request.prompt_options))
+        return self._checked(
+            self._chat_ids(request.messages, request.prompt_options, request.tools.definitions)
+        )
 
     def _text_ids(self, text: str, *, special: bool) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=special)["input_ids"]
         return ids
 
-    def _chat_ids(self, messages: list[dict[str, str]], options: PromptOptions) -> list[int]:
+    def _chat_ids(
+        self,
+        messages: list[dict[str, Any]],
+        options: PromptOptions,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> list[int]:
         try:
             text = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, **options.for_template()
+                messages, tools=tools or None, tokenize=False, **options.for_template()
             )
         except (TemplateError, ValueError) as error:
             # ValueError: the model has no chat template.

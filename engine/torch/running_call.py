@@ -67,6 +67,7 @@ class EngineCall:
             output.cached_tokens = event.cached_tokens
         else:
             output.parts.append(event.text)
+            output.characters += len(event.text)
             output.tokens += event.tokens
             if event.logprobs is not None:
                 output.logprobs.append(event.logprobs)

@@ -18,6 +18,7 @@ import itertools
 import logging
 import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -51,6 +52,7 @@ from fairserve.engine.torch.prompt import PromptEncoder
 from fairserve.engine.torch.response_formats import ResponseFormats
 from fairserve.engine.torch.running_call import EngineCall
 from fairserve.engine.torch.schema_checks import ChecksFullError
+from fairserve.engine.torch.scripted.answers import ScriptedAnswers
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.torch.token_constraint import Grammar
 from fairserve.engine.torch.token_texts import TokenTexts
@@ -82,6 +84,11 @@ class WorkerServer:
         self._created = int(time.time())
         self._encoder = PromptEncoder(loaded.tokenizer, loaded.vocabulary)
         self._formats = ResponseFormats(loaded.tokenizer, loaded.vocabulary, loaded.eos_ids)
+        self._script = (
+            ScriptedAnswers(loaded.vocabulary, loaded.eos_ids, self._formats)
+            if loaded.is_scripted
+            else None
+        )
         self._texts = TokenTexts(loaded.tokenizer)
         self._numbers = itertools.count(1)
         self._calls: dict[str, EngineCall] = {}
@@ -142,7 +149,7 @@ class WorkerServer:
             "id": self._model,
             "object": "model",
             "created": self._created,
-            "owned_by": "fairserve",
+            "owned_by": "fairserve" if self._script is None else "fairserve-demo",
             "root": self._model,
             "parent": None,
             "max_model_len": self.engine.max_model_len,
@@ -190,13 +197,16 @@ class WorkerServer:
             body = await _read_body(request)
             if body is None:
                 return _too_large()
-            wanted = parse(kind, body)
+            wanted = parse(kind, body, with_tools=self._script is not None)
             if wanted.model != self._model:
                 return self._no_such_model(wanted.model)
             token_ids = await self._encoder.encode(wanted)
             max_tokens = self._max_tokens(wanted, len(token_ids))
             bad_words = await self._encoder.bad_words(wanted.bad_words)
-            grammar = await self._formats.grammar(wanted.output_format, wanted.client_id)
+            grammar, called = await self._grammar(wanted, max_tokens)
+            if called:
+                # The mark of a call is no part of its text, whose beginning is the name.
+                wanted = replace(wanted, skip_special=True)
         except RequestError as error:
             return _rejected(error)
         except ChecksFullError as error:
@@ -204,12 +214,20 @@ class WorkerServer:
         except ClientDisconnect:
             return Response(status_code=499)
         try:
-            call, writer = self._submit(wanted, token_ids, max_tokens, grammar, bad_words)
+            call, writer = self._submit(wanted, token_ids, max_tokens, grammar, bad_words, called)
         except (QueueFullError, EngineStoppedError) as error:
             return unavailable(str(error))
         if wanted.stream:
             return EventStream(call, writer, wanted)
         return WholeAnswer(call, writer, early_head=bool(wanted.call_id))
+
+    async def _grammar(
+        self, wanted: GenerationRequest, max_tokens: int
+    ) -> tuple[Grammar | None, str]:
+        """Return the grammar of the output, and the tool that it calls, which may be empty."""
+        if self._script is not None:
+            return await self._script.output(wanted, max_tokens)
+        return await self._formats.grammar(wanted.output_format, wanted.client_id), ""
 
     def _max_tokens(self, wanted: GenerationRequest, prompt_tokens: int) -> int:
         room = self.engine.max_model_len - prompt_tokens
@@ -232,6 +250,7 @@ class WorkerServer:
         max_tokens: int,
         grammar: Grammar | None,
         bad_words: BadWords | None,
+        called: str,
     ) -> tuple[EngineCall, EngineAnswerWriter]:
         prefix = "chatcmpl" if wanted.kind == "chat" else "cmpl"
         answer_id = f"{prefix}-{wanted.call_id or uuid.uuid4().hex}"
@@ -263,6 +282,7 @@ class WorkerServer:
             prompt_tokens=len(token_ids),
             outputs=call.outputs,
             texts=None if wanted.logprobs is None else self._texts,
+            called=called,
         )
         return call, writer
 

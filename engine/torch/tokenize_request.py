@@ -21,7 +21,7 @@ class TokenizeRequest:
 
     model: str
     """Name of the model; empty: the served one."""
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     prompt: str
     options: PromptOptions
 

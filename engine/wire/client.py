@@ -74,6 +74,8 @@ PAUSE_S = 1.0
 """Pause in seconds after a 429 without ``Retry-After``."""
 
 _NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
+_OUR_KINDS: Mapping[Any, ServerKind] = {"fairserve": "embedded", "fairserve-demo": "demo"}
+"""Kinds of our own workers by what ``/v1/models`` has as their owner."""
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 """Errors raised if a worker sends no answer, or one that is too long."""
 _BAD_ANSWER = (*_NO_ANSWER, KeyError, TypeError, OverflowError)
@@ -258,11 +260,10 @@ class HttpWorkerClient:
         chosen = model or names[0]
         text, version, tokenizes, tasks = b"", None, False, GENERATE
         if self.dialect == "vllm":
-            ours = models[chosen].get("owned_by") == "fairserve"
-            self.kind = "embedded" if ours else "vllm"
+            self.kind = _OUR_KINDS.get(models[chosen].get("owned_by"), "vllm")
             text, version = await self._text("/metrics", 5.0), await self._version()
             tokenizes = await self._tokenizes(chosen)
-        if self.kind != "embedded":
+        if self.kind not in _OUR_KINDS.values():
             tasks = await self._tasks()
         root = models[chosen].get("root")
         metrics = read_metrics(text)

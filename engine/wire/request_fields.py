@@ -15,16 +15,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-ServerKind = Literal["embedded", "vllm", "openai"]
-"""Kind of server: our torch worker, vLLM, or any other OpenAI-compatible one."""
+ServerKind = Literal["embedded", "demo", "vllm", "openai"]
+"""Kind of server: our torch worker, the same with the demo model, vLLM, or any other OpenAI-compatible
+one."""
 SERVER_KINDS: frozenset[ServerKind] = frozenset(get_args(ServerKind))
 
 Kinds = frozenset[ServerKind]
 _EVERY: Kinds = SERVER_KINDS
 _VLLM: Kinds = frozenset({"vllm"})
 _OPENAI: Kinds = frozenset({"openai"})
-_DIALECT: Kinds = frozenset({"embedded", "vllm"})
-_TOOLS: Kinds = frozenset({"vllm", "openai"})
+_DIALECT: Kinds = frozenset({"embedded", "demo", "vllm"})
+_FULL: Kinds = frozenset({"vllm", "openai"})
+_TOOLS: Kinds = _FULL | {"demo"}
 _NOBODY: Kinds = frozenset()
 
 
@@ -117,7 +119,7 @@ CHAT_FIELDS: Mapping[str, FieldRule] = {
     "tools": FieldRule(_TOOLS, ([],)),
     "tool_choice": FieldRule(_TOOLS, ("none",)),
     "parallel_tool_calls": FieldRule(_TOOLS, (True, False)),
-    "reasoning_effort": FieldRule(_TOOLS),
+    "reasoning_effort": FieldRule(_FULL),
     "verbosity": FieldRule(_OPENAI),
     "modalities": FieldRule(_NOBODY, (["text"],)),
     "functions": FieldRule(_NOBODY, ([],)),
@@ -194,9 +196,9 @@ MESSAGE_FIELDS: Mapping[str, FieldRule] = {
     "name": FieldRule(_EVERY),
     "tool_calls": FieldRule(_TOOLS, ([],)),
     "tool_call_id": FieldRule(_TOOLS),
-    "refusal": FieldRule(_TOOLS),
-    "reasoning": FieldRule(_TOOLS),
-    "reasoning_content": FieldRule(_TOOLS),
+    "refusal": FieldRule(_FULL),
+    "reasoning": FieldRule(_FULL),
+    "reasoning_content": FieldRule(_FULL),
     "audio": FieldRule(_NOBODY),
     "function_call": FieldRule(_NOBODY),
 }
@@ -204,11 +206,11 @@ MESSAGE_FIELDS: Mapping[str, FieldRule] = {
 
 PART_KINDS: Mapping[str, Kinds] = {
     "text": _EVERY,
-    "refusal": _TOOLS,
-    "image_url": _TOOLS,
+    "refusal": _FULL,
+    "image_url": _FULL,
     "video_url": _VLLM,
     "audio_url": _VLLM,
-    "input_audio": _TOOLS,
+    "input_audio": _FULL,
 }
 """Kinds of servers that take a part of a message's content, by ``type``, which names its field, too."""
 

@@ -21,7 +21,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
+from fairserve.engine.torch.builtin_model import (
+    DEFAULT_MODEL_NAME,
+    builtin_name,
+    ensure_builtin_model,
+)
 from fairserve.engine.wire.base import WorkerFacts
 from fairserve.engine.wire.request_fields import ServerKind
 from fairserve.engine.wire.tasks import TASKS, Tasks
@@ -104,7 +108,7 @@ def tokenizer_names(model: str, root: str, named: str | None, local_model: str) 
     if named is not None:
         return (named,)
     if local_model:
-        return (local_model,)
+        return (builtin_name(local_model) or local_model,)
     return tuple(dict.fromkeys(name for name in (root, model) if name))
 
 
@@ -124,6 +128,8 @@ class ModelPools:
         """``local_model`` is the setting ``model``; the first served model calls ``on_ready``."""
         self._models = models
         self._local_model = local_model
+        expected = local_model or DEFAULT_MODEL_NAME
+        self._local_tokenizer = builtin_name(expected) or expected
         self._on_ready = on_ready
         self._tokenize = tokenize
         self._load = load
@@ -251,7 +257,7 @@ class ModelPools:
 
     def prefetch(self) -> None:
         """Start loading the local model's tokenizer, in parallel with the start of its workers."""
-        self._prefetched = asyncio.create_task(self._fetch((self._local_model,)))
+        self._prefetched = asyncio.create_task(self._fetch((self._local_tokenizer,)))
 
     async def close(self) -> None:
         """Stop loading and counting."""
@@ -353,14 +359,13 @@ class ModelPools:
         for name in names:
             counter = await self._counter(name, fetch=fetch, chat=chat)
             if counter is not None:
-                source = name or BUILTIN_MODEL_NAME
-                return PromptReader(counter, source, self._large_prompts)
+                return PromptReader(counter, name, self._large_prompts)
         return None
 
     async def _take_prefetched(self, names: tuple[str, ...]) -> PromptReader | None:
         """Return the prefetched reader if it is one of these; only once."""
         task = self._prefetched
-        here = self._local_model in names or BUILTIN_MODEL_NAME in names
+        here = self._local_tokenizer in names
         if task is None or task is asyncio.current_task() or not here:
             return None
         self._prefetched = None
@@ -373,8 +378,8 @@ class ModelPools:
         load: PoolLoad = self._load if chat else partial(self._load, chat=False)
         try:
             source = name
-            if name in ("", BUILTIN_MODEL_NAME):
-                source = str(await asyncio.to_thread(ensure_builtin_model))
+            if builtin_name(name) == name:
+                source = str(await asyncio.to_thread(ensure_builtin_model, name))
             return await asyncio.to_thread(load, source, fetch=fetch)
         except (NoTokenizerError, OSError) as error:
             where = "the hub" if fetch else "this host"

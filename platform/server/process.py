@@ -32,7 +32,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import Scope
 
 from fairserve.engine.allocator import return_freed_memory
-from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, DEMO_MODEL_NAME
 from fairserve.platform.control.lease import Lease, LeaseTakenError
 from fairserve.platform.db.engine import connect
 from fairserve.platform.db.secret_key import SecretKeyError
@@ -286,6 +286,8 @@ class ServerProcess:
         name = ", ".join(model.names[0] for model in platform.models.served())
         if name == BUILTIN_MODEL_NAME:
             name += "  (built-in, random weights: the text is noise, the serving is real)"
+        elif name == DEMO_MODEL_NAME:
+            name += "  (built-in, answers follow a script; --model serves another)"
         lines = [
             f"FairServe is ready at {url}",
             f"  model   {name}",

@@ -210,7 +210,7 @@ def run_tools(home, names):
     """Yield name and figures of each load tool."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        ChildServer(Path(folder) / "data", workers=1) as server,
+        ChildServer(Path(folder) / "data", workers=1, model="fairserve-tiny-random") as server,
     ):
         for name in names:
             tool = TOOLS[name]

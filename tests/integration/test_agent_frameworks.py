@@ -65,7 +65,7 @@ GUIDE = EXAMPLES.parent / "docs/guide/agents.md"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with torch_server(tmp_path_factory.mktemp("server") / "data") as server:
+    with torch_server(tmp_path_factory.mktemp("server") / "data", "demo") as server:
         yield server
 
 

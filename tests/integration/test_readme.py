@@ -11,7 +11,7 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 
 def test_the_program_of_the_readme_runs(tmp_path):
     program = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL).group(1)
-    with torch_server(tmp_path / "data") as server:
+    with torch_server(tmp_path / "data", "demo") as server:
         program = program.replace("http://127.0.0.1:8000", server.url)
         assert '"sk-fs-a-..."' in program
         program = program.replace("sk-fs-a-...", server.admin_key)
@@ -19,7 +19,9 @@ def test_the_program_of_the_readme_runs(tmp_path):
             names = {}
             exec(compile(program, "README.md", "exec"), names)
             names["client"].close()
-            assert names["text"].usage.completion_tokens == 64
+            (answer,) = names["text"].choices
+            assert answer.finish_reason == "stop"
+            assert "Plan a report on tides." in answer.message.content
             usage = server.wait_for_usage(calls=2 * runs, complete_runs=runs)
             assert usage["completed"] == 2 * runs
             assert usage["interactions"]["complete"] == runs

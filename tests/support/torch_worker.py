@@ -9,22 +9,21 @@ import atexit
 import functools
 
 from gateway_server import ThreadServer
-from worker_process import Worker
+from worker_process import MODEL, Worker
 
-MODEL = "fairserve-tiny-random"
 ANYWHERE = "tcp://127.0.0.1:0"
 
 
 @functools.cache
-def shared_worker():
-    """Return the worker, started by the first test that requests it; it publishes KV events."""
+def shared_worker(model=MODEL):
+    """Return the worker of a model, started by the first test that requests it, with KV events."""
     worker = Worker(
-        "--kv-events-endpoint", ANYWHERE, "--kv-events-replay-endpoint", ANYWHERE
+        "--model", model, "--kv-events-endpoint", ANYWHERE, "--kv-events-replay-endpoint", ANYWHERE
     )  # fmt: skip
     atexit.register(worker.stop)
     return worker
 
 
-def torch_server(data_dir):
+def torch_server(data_dir, model=MODEL):
     """Return a server in a thread of the test, in front of that worker."""
-    return ThreadServer(data_dir, worker_urls=shared_worker().url)
+    return ThreadServer(data_dir, worker_urls=shared_worker(model).url)

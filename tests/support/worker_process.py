@@ -12,6 +12,8 @@ import openai
 from processes import eventually
 
 COMMAND = (sys.executable, "-m", "fairserve.platform.server.cli", "worker")
+MODEL = "fairserve-tiny-random"
+"""Model of a worker without another one: its outputs reach their limit."""
 DEADLINE_S = 60
 UNDER_A_SHELL = ("sh", "-c", '"$@" <&- & read -r _', "sh")
 """Command prefix: the worker is the child of a shell that waits for its input."""
@@ -21,6 +23,8 @@ class Worker:
     """A worker process that is ready."""
 
     def __init__(self, *flags, prefix=()):
+        if "--model" not in flags:
+            flags = ("--model", MODEL, *flags)
         command = [*COMMAND, "--device", "cpu", "--exit-with-parent", *flags]
         self.process = subprocess.Popen(
             [*prefix, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -33,7 +33,7 @@ BY = ADMIN_KEY[:4]
 @pytest.fixture(scope="module")
 def own(start_process):
     flags = ("--worker-kv-tokens", str(KV_TOKENS), "--drain-timeout-s", "20")
-    return start_process("--workers", "2", *flags)
+    return start_process("--workers", "2", "--model", MODEL, *flags)
 
 
 @pytest.fixture

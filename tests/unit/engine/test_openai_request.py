@@ -325,10 +325,11 @@ def test_bodies_that_are_no_objects_are_rejected(body):
         parse("chat", body)
 
 
+@pytest.mark.parametrize("server", ["embedded", "demo"])
 @pytest.mark.parametrize(
     ("kind", "body", "rules"), [("chat", CHAT, CHAT_FIELDS), ("completion", TEXT, TEXT_FIELDS)]
 )
-def test_every_field_that_the_platform_sends_here_is_known(kind, body, rules):
-    sent = [name for name, rule in rules.items() if "embedded" in rule.kinds]
-    parse(kind, dict.fromkeys(sent) | body)
+def test_every_field_that_the_platform_sends_here_is_known(kind, body, rules, server):
+    sent = [name for name, rule in rules.items() if server in rule.kinds]
+    parse(kind, dict.fromkeys(sent) | body, with_tools=server == "demo")
     assert len(sent) > 10
