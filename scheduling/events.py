@@ -34,6 +34,8 @@ class AppChanged:
     limits: Limits
     weight: float = 1.0
     """Weight of the app's calls, multiplied by the weights of tenant and user."""
+    priority_weight: float | None = None
+    """Factor on the service of its calls of the tier ``priority``, from 1; None: it may have none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from fairserve.scheduling.events import AppChanged, Event, TenantChanged, UserCh
 
 def app_changed(app: App, profile: AppProfile) -> AppChanged:
     """Return the event for an app, with its profile in force."""
-    return AppChanged(app.id, profile, limits_in_force(app.limits), app.weight)
+    limits = limits_in_force(app.limits)
+    return AppChanged(app.id, profile, limits, app.weight, app.priority_weight)
 
 
 def tenant_changed(tenant: Tenant) -> TenantChanged:
