@@ -34,6 +34,9 @@ TenantLevels = Literal["tenant > user", "tenant > app > user"]
 """Orders of ``LEVELS`` that a tenant may choose for dividing its own share."""
 TENANT_LEVELS: tuple[TenantLevels, ...] = get_args(TenantLevels)
 
+ServiceTier = Literal["default", "flex", "priority"]
+"""Tiers of calls: ``flex`` calls are background calls, ``priority`` ones have a weight of their own."""
+
 NO_TOKENS: TokenIds = np.zeros(0, dtype=np.uint32)
 
 
@@ -156,6 +159,8 @@ class Call:
     """True if the platform issued the call for a declared program."""
     background: bool = False
     """True for a call of the class below all others: it waits while any other call of its pool does."""
+    priority: bool = False
+    """True for a call that counts by its app's priority weight; a background call never does."""
     streamed: bool = True
     """False if the worker reports no progress of the call: its output is known at its end."""
     declared_output_tokens: int = 0
@@ -172,6 +177,13 @@ class Call:
         self.prompt_tokens = self.input_tokens + self.system_tokens
         if not self.client:
             self.client = (self.tenant, self.user)
+
+    @property
+    def tier(self) -> ServiceTier:
+        """Return the service tier of the call."""
+        if self.background:
+            return "flex"
+        return "priority" if self.priority else "default"
 
     @property
     def restriction(self) -> Restriction:

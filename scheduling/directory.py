@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from fairserve.interactions.call import TENANT_LEVELS
+from fairserve.interactions.call import TENANT_LEVELS, Call
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.scheduling.declared_trust import DeclaredTrust
 from fairserve.scheduling.events import (
@@ -59,6 +59,11 @@ class Directory:
             raise ValueError(f"weight is {weight}; allowed: over 0, under 1e6")
         match event:
             case AppChanged():
+                granted = event.priority_weight
+                if granted is not None and not 1 <= granted < 1e6:
+                    raise ValueError(
+                        f"priority_weight is {granted}; allowed: 1 to under 1e6, or null"
+                    )
                 known = self._apps.get(event.app)
                 if known is None or event.version >= known.version + event.read_later:
                     self._apps[event.app] = event
@@ -130,6 +135,18 @@ class Directory:
             1.0 if settings is None else settings.weight,
             1.0 if own is None else own.weight,
         )
+
+    def priority_weight(self, app: str) -> float | None:
+        """Return the weight of the app's calls of the tier ``priority``; None: it may have none."""
+        settings = self._apps.get(app)
+        return None if settings is None else settings.priority_weight
+
+    def tier_weight(self, call: Call) -> float:
+        """Return the factor of the call's tier on the service that its client is entitled to.
+
+        A grant that was revoked after the call was accepted no longer counts.
+        """
+        return (self.priority_weight(call.app) or 1.0) if call.tier == "priority" else 1.0
 
     def levels(self, tenant: str) -> str | None:
         """Return the levels of the tenant's clients; None for the system's default."""

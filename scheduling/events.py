@@ -39,6 +39,8 @@ class AppChanged:
     read_later: bool = False
     """True if the change was read from the database some time after it was made: what is known of the
     same version is as new, or newer."""
+    priority_weight: float | None = None
+    """Factor on the service of its calls of the tier ``priority``, from 1; None: it may have none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ _COMMON: Mapping[str, FieldRule] = {
     "safety_identifier": FieldRule(_NOBODY, described=True),
     "prompt_cache_key": FieldRule(_NOBODY, described=True),
     "store": FieldRule(_NOBODY, (False,)),
-    "service_tier": FieldRule(_NOBODY, ("auto", "default")),
+    "service_tier": FieldRule(_NOBODY, described=True),
     # fields of vLLM
     "top_k": FieldRule(_DIALECT, (-1, 0)),
     "min_p": FieldRule(_DIALECT, (0,)),
@@ -148,6 +148,7 @@ _POOLING: Mapping[str, FieldRule] = {
     "user": FieldRule(_NOBODY, described=True),
     "metadata": FieldRule(_NOBODY, described=True),
     "safety_identifier": FieldRule(_NOBODY, described=True),
+    "service_tier": FieldRule(_NOBODY, described=True),
     # fields of vLLM
     "cache_salt": FieldRule(_VLLM),
     "truncate_prompt_tokens": FieldRule(_VLLM),

@@ -123,6 +123,7 @@ class CallState:
             "served_model": call.pool,
             "wasted": outcome != "completed" and spent > 0,
             "estimated": self.estimated,
+            "service_tier": call.tier,
             "charged": charged,
             "cost": self.price.cost(usage) if charged and outcome in BILLED else 0,
             "price_id": self.price.price_id,

@@ -21,6 +21,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
+from dataclasses import astuple
 from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage
@@ -67,6 +68,7 @@ from fairserve.platform.control.options import ControlOptions
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.control.recorder import CallRecorder
 from fairserve.platform.control.runs import LiveRuns
+from fairserve.platform.control.tiers import check_tier
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
@@ -197,12 +199,13 @@ class Cell:
         call = live.call
         if call.clues:
             self.dispatcher.tracker.join(call, self._now_s)
-        live.price = self._prices.at(call.pool, live.accepted_at)
+        live.price = self._prices.at(call.pool, live.accepted_at).of_tier(call.tier)
         if live.repeats:
             waived = self._recorder.repeated(live.fingerprint, self._now_s)
             if waived is not None:
                 self.outputs.append(waived)
             self._rename_repeated(call)
+        check_tier(self.dispatcher.directory, call)
         check_background_room(self.dispatcher, call)
         if self.draining:
             self._reject(live, draining_rejection(self.dispatcher, call, self._now_s))
@@ -591,7 +594,7 @@ class Cell:
             "recorder": self._recorder.snapshot(),
             "forecast": self._forecast.snapshot(),
             "prices": [
-                [model, valid_from, price.input, price.cached, price.output, price.price_id]
+                [model, valid_from, *astuple(price)]
                 for model, valid_from, price in self._prices.items()
             ],
             "utc_offset_s": self._utc_offset_s,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.call import Call, ServiceTier, TokenUsage
 from fairserve.interactions.tracking.run import RunState
 from fairserve.scheduling.events import CallOutcome
 from fairserve.throttling.base import Decision
@@ -193,6 +193,7 @@ class CallRecord:
     """Tokens were spent on a call that did not complete."""
     estimated: bool = False
     """``output_tokens`` is a forecast: the call ended early, and its worker had reported none."""
+    service_tier: ServiceTier = "default"
     charged: bool = True
     """False for a first attempt that no worker began and that its client has repeated."""
     cost: int = 0

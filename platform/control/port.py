@@ -139,6 +139,10 @@ class ControlPort(ControlInbox, Protocol):
         """Return true if the user's quotas allow calls that name this model."""
         ...
 
+    def priority_granted(self, app: str) -> bool:
+        """Return true if the app may have calls of the tier ``priority``."""
+        ...
+
     async def open_interaction(
         self,
         run_id: str,

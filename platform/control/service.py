@@ -705,6 +705,10 @@ class ControlService:
         """See the port."""
         return self.cell.dispatcher.directory.model_allowed(tenant, app, user, model)
 
+    def priority_granted(self, app: str) -> bool:
+        """See the port."""
+        return self.cell.dispatcher.directory.priority_weight(app) is not None
+
     def entitlements(self, clients: Collection[Client]) -> Entitlements:
         """See the port."""
         return entitlements(self.cell.dispatcher, clients)

@@ -57,6 +57,9 @@ class Price(Base):
     """Micro-units of the currency per million uncached prompt tokens."""
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     output_tokens: Mapped[int] = mapped_column(BigInteger)
+    flex_multiplier: Mapped[float] = mapped_column(default=1.0)
+    """Factor on the prices for calls of the tier ``flex``."""
+    priority_multiplier: Mapped[float] = mapped_column(default=1.0)
     author: Mapped[str] = mapped_column(String(NAME_CHARS))
     managed_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
     """Name of the declaration that manages the price; null: none."""

@@ -61,6 +61,8 @@ class App(Base):
     idle_timeout_s: Mapped[float]
     weight: Mapped[float] = mapped_column(default=1.0)
     """Weight of the app's calls, multiplied by those of the tenant and the user."""
+    priority_weight: Mapped[float | None]
+    """Factor on the service of its calls of the tier ``priority``; null: it may have none."""
     profile_mode: Mapped[ProfileMode] = mapped_column(String(16), default="learned")
     profile_version: Mapped[int] = mapped_column(default=0)
     """Highest version in ``profile_versions``; 0 while there is none."""

@@ -112,6 +112,8 @@ class LedgerCall(Base):
     charged: Mapped[bool]
     estimated: Mapped[bool] = mapped_column(default=False)
     """The output tokens are a forecast: the call ended early, and its worker had reported none."""
+    service_tier: Mapped[str] = mapped_column(String(16), default="default")
+    """``default``, ``flex`` or ``priority``."""
     cost: Mapped[int] = mapped_column(BigInteger, default=0)
     """Nanounits of the currency; 0 for failed and uncharged calls."""
     price_id: Mapped[str | None] = mapped_column(String(ID_CHARS))

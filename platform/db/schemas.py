@@ -56,6 +56,8 @@ ObjectId = Annotated[str, StringConstraints(min_length=1, max_length=ID_CHARS, p
 
 Weight = Annotated[float, Field(ge=0.01, le=100)]
 """Weight of the service: 2 is entitled to twice the service of 1."""
+PriorityWeight = Annotated[float, Field(ge=1, le=100)]
+"""Weight of calls of the service tier ``priority``, multiplied with the others."""
 
 
 class Strict(BaseModel):

@@ -42,6 +42,8 @@ class UsageCalls(RollupColumns, Base):
     __tablename__ = "usage_calls"
     model: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
     """Model that served the call, else the requested one."""
+    service_tier: Mapped[str] = mapped_column(String(16), primary_key=True)
+    """Empty in the level of tenants, which sums over tiers."""
     calls: Mapped[int] = mapped_column(BigInteger)
     completed: Mapped[int] = mapped_column(BigInteger)
     refused: Mapped[int] = mapped_column(BigInteger)

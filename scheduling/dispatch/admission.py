@@ -10,7 +10,7 @@ for, and it waits instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage
@@ -184,10 +184,7 @@ class Admission:
             "throttle": self.throttle.snapshot(now_s),
             "openings": self._openings.snapshot(now_s),
             "contracts": self._contracts.snapshot(now_s),
-            "prices": [
-                [call_id, price.input, price.cached, price.output, price.price_id]
-                for call_id, price in self._prices.items()
-            ],
+            "prices": [[call_id, *astuple(price)] for call_id, price in self._prices.items()],
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:

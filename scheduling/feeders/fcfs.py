@@ -72,7 +72,8 @@ class FcfsFeeder(UnchargedFeeder):
         call = self._leave(call_id)
         if not self.options.weighted:
             return 1.0
-        return 1.0 / self._directory.weight(call.tenant, call.app, call.user)
+        weight = self._directory.weight(call.tenant, call.app, call.user)
+        return 1.0 / (weight * self._directory.tier_weight(call))
 
     def requeue(self, call: Call) -> None:
         """Requeue a call at the front."""

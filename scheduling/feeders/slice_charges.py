@@ -108,6 +108,7 @@ class SliceCharges:
         *,
         typical: float,
         weights: Weights,
+        tier_weight: float = 1.0,
         contended: tuple[bool, ...] = (),
         wanted: tuple[bool, ...] | None = None,
     ) -> float:
@@ -116,11 +117,12 @@ class SliceCharges:
         ``contended`` is true at the levels, outermost first, where a sibling of the client waits;
         the charges count in the other models there. ``wanted`` is given if some waiting calls need other
         workers, and is true at the levels where a sibling could use that one. ``typical`` is the app's
-        typical call, in weighted tokens. ``weights`` are those of tenant, app and user. The
-        charge factor contains their product, since the layers behind the feeder have one weight for
-        all levels.
+        typical call, in weighted tokens. ``weights`` are those of tenant, app and user. ``tier_weight``
+        divides the charges at every level, so that the client's siblings lose nothing by it. The
+        charge factor contains the product of all, since the layers behind the feeder have one weight
+        for all levels.
         """
-        per_token = 1.0 / typical
+        per_token = 1.0 / (typical * tier_weight)
         charge_factor = per_token * self._reference / math.prod(weights)
         by_level = efforts_by_level(weights, len(node.path))
         even = min(by_level) == max(by_level)

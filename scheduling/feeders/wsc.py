@@ -298,6 +298,7 @@ class WscFeeder:
                 self._trusted(call, profile, typical, cached_tokens), self._cap.of_dispatched(call)
             ),
             weights=self._directory.weights(call.tenant, call.app, call.user),
+            tier_weight=self._directory.tier_weight(call),
             contended=contended,
             wanted=wanted,
         )

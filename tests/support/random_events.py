@@ -81,6 +81,7 @@ class RandomEvents:
             kinds=frozenset(rng.choice([(), (), (), ("vision",), ("gpu", "vision")])),
             workers=frozenset(rng.choice([(), (), (), ("w0", "w2")])),
             background=rng.random() < 0.15,
+            priority=rng.random() < 0.15,
             streamed=rng.random() < 0.8,
             history=(rng.randint(1, 5),),
             answer_scopes=(ANY_ANSWER,),
@@ -191,7 +192,8 @@ class RandomEvents:
             calls_per_interaction=self.rng.choice([1, 4]),
             idle_timeout_s=self.rng.choice([1.0, 30.0, 120.0]),
         )
-        return ev.AppChanged(app, profile, limits, self.rng.choice([1.0, 2.0]))
+        weights = self.rng.choice([1.0, 2.0]), self.rng.choice([None, 3.0])
+        return ev.AppChanged(app, profile, limits, *weights)
 
     def _setting(self):
         rng = self.rng

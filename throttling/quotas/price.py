@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairserve.interactions.call import TokenUsage
+from fairserve.interactions.call import ServiceTier, TokenUsage
 from fairserve.throttling.quotas.quota import MAX_AMOUNT
 
 
@@ -18,6 +18,20 @@ class TokenPrice:
     """Price of a prompt token that was found in the cache."""
     output: int
     price_id: str = ""
+    """Id of the price; empty: there is none."""
+    flex_multiplier: float = 1.0
+    """Factor on all three for calls of the tier ``flex``."""
+    priority_multiplier: float = 1.0
+
+    def of_tier(self, tier: ServiceTier) -> TokenPrice:
+        """Return the price of a tier's calls, in whole micro-units; halves are rounded up."""
+        factor = {"flex": self.flex_multiplier, "priority": self.priority_multiplier}.get(tier, 1.0)
+        if factor == 1.0:
+            return self
+        prompt, cached, output = (
+            int(each * factor + 0.5) for each in (self.input, self.cached, self.output)
+        )
+        return TokenPrice(prompt, cached, output, self.price_id)
 
     def cost(self, usage: TokenUsage) -> int:
         """Return the cost of a usage in nanounits, at most ``MAX_AMOUNT``; halves are rounded up."""

@@ -304,7 +304,7 @@ def change_profile(
 
 
 def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
-    """Return the changes of a form, with ``weigh`` including the weight."""
+    """Return the changes of a form, with ``weigh`` including the weights."""
     action = form.get("action", "")
     if action in ("suspend", "resume"):
         return AppPatch(suspended=action == "suspend")
@@ -326,6 +326,7 @@ def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
     }
     if weigh:
         given["weight"] = form.get("weight", "").strip()
+        given["priority_weight"] = forms.given(form.get("priority_weight"))
     return forms.read(AppPatch, given)
 
 

@@ -29,7 +29,7 @@ DETAILS: tuple[Detail, ...] = ("user", "app", "tenant")
 _SUMMED_OVER: Mapping[Detail, tuple[str, ...]] = {
     "user": (),
     "app": ("user_id",),
-    "tenant": ("app_id", "user_id", "model"),
+    "tenant": ("app_id", "user_id", "model", "service_tier"),
 }
 
 
@@ -63,7 +63,7 @@ WASTE_CAUSES = ("throttled", "cancelled", "failed", "expired")
 
 CALLS = RollupTable(
     UsageCalls,
-    ("app_id", "user_id", "model"),
+    ("app_id", "user_id", "model", "service_tier"),
     (
         "calls",
         *OUTCOMES,

@@ -57,7 +57,12 @@ _READ_ROWS = 5000
 def calls(session: Session, window: Window) -> list[Row]:
     """Return rows of ``usage_calls``, in the order of their keys."""
     groups = _groups(
-        session, window, LedgerCall, LedgerCall.accepted_at, SERVED_MODEL.label("model")
+        session,
+        window,
+        LedgerCall,
+        LedgerCall.accepted_at,
+        SERVED_MODEL.label("model"),
+        LedgerCall.service_tier.label("service_tier"),
     )
     where = _within(LedgerCall, LedgerCall.accepted_at, window)
     found = session.execute(select(*groups, *_call_sums()).where(where).group_by(*groups))
@@ -65,11 +70,11 @@ def calls(session: Session, window: Window) -> list[Row]:
     durations = _durations(session, groups, where)
     for row in rows:
         row["wasted_tokens"] = bounded(row.pop(f"wasted_{name}") for name in _SPENT)
-        key = (row["app_id"], row["start_s"], row["user_id"], row["model"])
+        key = tuple(row[group.name] for group in groups)
         delays, ttfts = durations.get(key, ((), ()))
         row["queue_delay_digest"], row["ttft_digest"] = digest_of(delays), digest_of(ttfts)
         row["queue_delay_count"], row["ttft_count"] = len(delays), len(ttfts)
-    return _ordered(rows, "model")
+    return _ordered(rows, "model", "service_tier")
 
 
 def runs(session: Session, window: Window) -> list[Row]:

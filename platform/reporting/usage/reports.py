@@ -146,7 +146,7 @@ def reject_tenant_groups(query: UsageQuery) -> None:
     """Raise InvalidRequestError for groups by tenant in a report of one tenant."""
     if "tenant" in query.group_by:
         raise InvalidRequestError(
-            "group_by must be among app, user, model, day and hour", param="group_by"
+            "group_by must be among app, user, model, service_tier, day and hour", param="group_by"
         )
 
 
@@ -228,7 +228,7 @@ def _amount(found: Subquery, sort: Sort) -> ColumnElement[Any]:
 
 def _all_sums(selection: Selection) -> Subquery:
     """Sum calls and runs by group: a group has one or two rows."""
-    tables = (CALLS,) if selection.by_model else (CALLS, RUNS)
+    tables = (CALLS,) if selection.calls_only else (CALLS, RUNS)
     names = [(table, name) for table in tables for name in table.sums]
     parts = []
     for table in tables:
@@ -318,7 +318,7 @@ def _add_details(
                 count = getattr(usage, field).count
                 p50, p90, p99 = found
                 setattr(usage, field, Quantiles(p50=p50, p90=p90, p99=p99, count=count))
-    if not selection.by_model:
+    if not selection.calls_only:
         _add_rejections(session, selection, keys, items)
 
 

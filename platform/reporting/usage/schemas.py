@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -14,10 +14,11 @@ from pydantic import (
     model_validator,
 )
 
+from fairserve.interactions.call import ServiceTier
 from fairserve.platform.db.schemas import FieldError, ModelName, ObjectId, Page, Paging, UserId
 
-Group = Literal["tenant", "app", "user", "model", "day", "hour"]
-GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
+Group = Literal["tenant", "app", "user", "model", "service_tier", "day", "hour"]
+GROUPS: tuple[Group, ...] = get_args(Group)
 
 Sort = Literal[
     "name",
@@ -69,8 +70,8 @@ class UsageQuery(UsageFilter):
     """Groups of a report. ``tenant`` is for admin keys; ``zone`` is an IANA name."""
 
     model: ModelName | None = None
-    group_by: Annotated[list[Group], BeforeValidator(_split), Field(max_length=6)] = Field(
-        default_factory=list
+    group_by: Annotated[list[Group], BeforeValidator(_split), Field(max_length=len(GROUPS))] = (
+        Field(default_factory=list)
     )
 
     sort: Sort = "name"
@@ -156,7 +157,7 @@ class Sums(BaseModel):
 
 
 class Usage(Sums):
-    """Usage of a group. Interactions and rejections are null in groups by model."""
+    """Usage of a group. Interactions and rejections are null in groups by model or service tier."""
 
     cost: Cost = Decimal(0)
     """Cost in the currency of the report."""
@@ -177,6 +178,7 @@ class UsageRow(Usage):
     app: str | None = None
     user: str | None = None
     model: str | None = None
+    service_tier: ServiceTier | None = None
     day: date | None = None
     hour: datetime | None = None
     """Start of the hour, in the report's zone."""

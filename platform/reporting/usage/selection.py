@@ -16,7 +16,8 @@ from fairserve.platform.reporting.usage.levels import DAY_S, Detail, RollupTable
 from fairserve.platform.reporting.usage.schemas import Group
 from fairserve.platform.reporting.usage.zones import Offset
 
-_COLUMNS = {"tenant": "tenant_id", "app": "app_id", "user": "user_id", "model": "model"}
+_COLUMNS = {"tenant": "tenant_id", "app": "app_id", "user": "user_id"}
+"""Columns of groups, where they have other names."""
 HOUR_S = 3600
 
 
@@ -35,9 +36,9 @@ class Selection:
     """Offsets of the zone over the time range."""
 
     @property
-    def by_model(self) -> bool:
-        """Return whether the report covers calls only, because only they have a model."""
-        return self.model is not None or "model" in self.groups
+    def calls_only(self) -> bool:
+        """Return whether the report covers calls only: no run or rejection has a model or a tier."""
+        return self.model is not None or not {"model", "service_tier"}.isdisjoint(self.groups)
 
     def grouped(self, *groups: Group) -> Selection:
         """Return a selection of the same rows with other groups."""
@@ -71,7 +72,7 @@ class Selection:
             return (start + self._offset(start)) // DAY_S
         if group == "hour":
             return (start + self._offset(start)) // HOUR_S * HOUR_S - self._offset(start)
-        return table.table.c[_COLUMNS[group]]
+        return table.table.c[_COLUMNS.get(group, group)]
 
     def _offset(self, start: ColumnElement[int]) -> ColumnElement[int] | int:
         *steps, last = self.offsets
@@ -85,7 +86,7 @@ class Selection:
     def _detail(self) -> Detail:
         if self.user_id is not None or "user" in self.groups:
             return "user"
-        if self.app_id is not None or "app" in self.groups or self.by_model:
+        if self.app_id is not None or "app" in self.groups or self.calls_only:
             return "app"
         return "tenant"
 

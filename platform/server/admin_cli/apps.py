@@ -13,6 +13,7 @@ from fairserve.platform.server.admin_cli.client import AdminClient, path_of
 from fairserve.platform.server.admin_cli.commands import Id, changes, command, read_json
 from fairserve.platform.server.admin_cli.fields import (
     NAMES,
+    NUMBER,
     WHOLE,
     body_of,
     contract_of,
@@ -38,6 +39,14 @@ _SETTINGS = [
         float,
         metavar="WEIGHT",
         help="Weight of its calls, for admin keys: 2 is entitled to twice the service of 1.",
+    ),
+    limit(
+        "priority_weight",
+        NUMBER,
+        "WEIGHT",
+        "For admin keys: factor on the service of its calls with the service_tier priority, from 1"
+        " (none: it may have none).",
+        _CLIENTS,
     ),
     limit(
         "user_headers",
@@ -184,6 +193,6 @@ def _body(profile: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
         "contract": contract_of(given),
         "user_contract": contract_of(given, "user_"),
     }
-    return body_of(given, "weight", "user_headers", "cors_origins", "run_rules") | {
-        name: part for name, part in parts.items() if part
-    }
+    return body_of(
+        given, "weight", "priority_weight", "user_headers", "cors_origins", "run_rules"
+    ) | {name: part for name, part in parts.items() if part}

@@ -25,6 +25,18 @@ _Price = Annotated[str, Argument(metavar="PRICE", help="Its model or its id, pri
         metavar="AMOUNT",
         help="Price of a million cached prompt tokens; default: that of --input.",
     ),
+    option(
+        "flex_multiplier",
+        float,
+        metavar="FACTOR",
+        help="Factor on the prices for calls of the tier flex and of batches; default: 1.",
+    ),
+    option(
+        "priority_multiplier",
+        float,
+        metavar="FACTOR",
+        help="Factor on the prices for calls of the tier priority; default: 1.",
+    ),
     option("valid_from", str, metavar="TIME", help="ISO 8601 with a zone; default: now."),
     name="set",
 )
@@ -39,7 +51,7 @@ def add(
 ) -> Any:
     """Set a model's price from now on, or from a later time."""
     body = {"model": model, "input": input, "output": output}
-    body |= body_of(given, "cached_input", "valid_from")
+    body |= body_of(given, "cached_input", "flex_multiplier", "priority_multiplier", "valid_from")
     return client.call("POST", "/admin/prices", body)
 
 

@@ -19,7 +19,7 @@ from fairserve.platform.background.webhooks.schemas import Description, Types, U
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.validation import text_of
 from fairserve.platform.base.yaml_file import YamlFileError, read_yaml
-from fairserve.platform.db.schemas import FieldError, Name, Strict, UserId, Weight
+from fairserve.platform.db.schemas import FieldError, Name, PriorityWeight, Strict, UserId, Weight
 from fairserve.platform.fleet.schemas import MAX_ALIASES, AliasTargets, ModelName
 from fairserve.platform.tenancy.apps.origins import CorsOrigins
 from fairserve.platform.tenancy.apps.schemas import LimitsBody, ProfileBody, RunRules
@@ -84,6 +84,7 @@ class DeclaredApp(Strict):
 
     profile: ProfileBody
     weight: Weight = 1.0
+    priority_weight: PriorityWeight | None = None
     limits: LimitsBody = LimitsBody()
     contract: Quota = ContractBody()
     user_contract: Quota = ContractBody()

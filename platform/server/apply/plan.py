@@ -135,7 +135,7 @@ def objects_of(declaration: Declaration, now: datetime) -> dict[Key, Values]:
     for price in sorted(declaration.prices, key=start_of):
         later = start_of(price) > now
         start = start_of(price).isoformat() if later else ""
-        amounts = price.model_dump(mode="json", include={"input", "cached_input", "output"})
+        amounts = price.model_dump(mode="json", exclude={"model", "valid_from"})
         if amounts["cached_input"] is None:
             amounts["cached_input"] = amounts["input"]
         found[Key("price", (price.model, start))] = amounts

@@ -134,6 +134,7 @@ class UsageRowAnswer(UsageSums):
     app: str | None = None
     user: str | None = None
     model: str | None = None
+    service_tier: str | None = None
     day: str | None = None
 
 

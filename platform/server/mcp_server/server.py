@@ -153,7 +153,7 @@ class Tools:
         zone: Annotated[str, Field(max_length=64, description="IANA zone of the days")] = "UTC",
         limit: Rows = 20,
     ) -> UsageAnswer:
-        """Return calls, tokens, service and cost of a period, by app, user, model or day.
+        """Return calls, tokens, service and cost of a period, by app, user, model, service tier or day.
 
         An admin key reads one tenant or all; a tenant key its own usage only.
         """

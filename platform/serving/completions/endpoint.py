@@ -17,7 +17,7 @@ from fairserve.engine.wire.tasks import WorkerPath
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.decision.check import CheckedCall
-from fairserve.platform.serving.decision.request import CallRequest
+from fairserve.platform.serving.decision.request import CallRequest, RequestedTier
 from fairserve.platform.tenancy.auth import Principal
 
 CheckSize = Callable[[int, str], None]
@@ -45,6 +45,11 @@ class RelayedRequest(Protocol):
     @property
     def continuous_usage(self) -> bool:
         """True if the client gets the usage with every chunk."""
+        ...
+
+    @property
+    def service_tier(self) -> RequestedTier | None:
+        """The tier that the client requests; None: it requests none."""
         ...
 
     def call_request(

@@ -46,11 +46,15 @@ class OpenAIWriter:
 
     def __init__(self, request: RelayedRequest, checked: CheckedCall) -> None:
         self._id, self._model = _PREFIXES[request.path] + checked.call_id, checked.answer_name
+        tier = checked.call.tier
+        self._tier = tier if request.service_tier or tier != "default" else None
+        """The tier that was given, for a client that requests one or gets another than the usual."""
         self._chunks = ChunkWriter(
             self._id,
             self._model,
             include_usage=request.include_usage,
             continuous_usage=request.continuous_usage,
+            service_tier=self._tier,
         )
 
     def begin(self) -> bytes:
@@ -67,7 +71,8 @@ class OpenAIWriter:
 
     async def whole(self, merger: Merger, usage: dict[str, Any]) -> dict[str, Any]:
         """Return the merged answer."""
-        return merger.answer(self._id, self._model, usage)
+        answer = merger.answer(self._id, self._model, usage)
+        return answer if self._tier is None else answer | {"service_tier": self._tier}
 
     def error_event(self, error: FairServeError) -> bytes:
         """Return the event of an error."""

@@ -32,7 +32,12 @@ from fairserve.platform.serving.completions.schemas import (
 from fairserve.platform.serving.completions.tools import check_tool_types
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.end_user import user_in_body
-from fairserve.platform.serving.decision.request import AnyReader, CallRequest, DeclaredWork
+from fairserve.platform.serving.decision.request import (
+    AnyReader,
+    CallRequest,
+    DeclaredWork,
+    RequestedTier,
+)
 from fairserve.platform.tenancy.auth import Principal
 
 CHAT: CompletionPath = "/v1/chat/completions"
@@ -87,6 +92,7 @@ class CompletionRequest:
             raw=raw,
             declared=declared,
             background=background,
+            service_tier=body.service_tier,
             stream=bool(body.stream),
         )
 
@@ -104,6 +110,11 @@ class CompletionRequest:
     def continuous_usage(self) -> bool:
         """True if the client gets the usage with every chunk."""
         return self.body.continuous_usage
+
+    @property
+    def service_tier(self) -> RequestedTier | None:
+        """The tier that the client requests."""
+        return self.body.service_tier
 
     def worker_body(self, checked: CheckedCall) -> dict[str, Any]:
         """Return what the worker gets: the request with the model's own name."""

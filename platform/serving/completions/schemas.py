@@ -33,6 +33,7 @@ from fairserve.platform.serving.completions.tools import (
     ChatToolCall,
     ChatToolChoice,
 )
+from fairserve.platform.serving.decision.request import RequestedTier
 
 MAX_SAMPLES = 128
 MAX_METADATA_KEYS = 16
@@ -151,6 +152,7 @@ class CompletionBody(SamplingFields):
     stream_options: StreamOptions | None = None
     user: Annotated[str, AfterValidator(_user)] | None = None
     metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)] | None = None
+    service_tier: RequestedTier | None = None
     add_special_tokens: bool | None = None
     response_format: ResponseFormat | None = None
 

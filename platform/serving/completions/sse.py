@@ -27,16 +27,24 @@ class ChunkWriter:
     """Turns worker chunks into server-sent events for one client.
 
     ``include_usage`` is OpenAI's: null in every chunk, and a last chunk with the usage and no
-    choices. With ``continuous_usage``, vLLM's, every chunk has the running usage.
+    choices. With ``continuous_usage``, vLLM's, every chunk has the running usage. Each chunk names the
+    ``service_tier``, if there is one to name.
     """
 
     def __init__(
-        self, answer_id: str, model: str, *, include_usage: bool, continuous_usage: bool = False
+        self,
+        answer_id: str,
+        model: str,
+        *,
+        include_usage: bool,
+        continuous_usage: bool = False,
+        service_tier: str | None = None,
     ) -> None:
         self._id = answer_id
         self._model = model
         self._include_usage = include_usage
         self._continuous_usage = continuous_usage
+        self._tier = {} if service_tier is None else {"service_tier": service_tier}
         self._head: dict[str, Any] = {}
         """Fields that all chunks of the answer share."""
         self._form: EventForm | None = None
@@ -64,13 +72,14 @@ class ChunkWriter:
         if self._include_usage:
             changed["usage"] = usage if self._continuous_usage else None
         changed["id"], changed["model"] = self._id, self._model
+        changed |= self._tier
         return b"data: " + orjson.dumps(changed) + b"\n\n"
 
     def end(self, usage: dict[str, Any]) -> bytes:
         """Return the end of a complete answer, with its usage if the client wants it."""
         if not self._include_usage:
             return DONE
-        common = {"id": self._id, **self._head, "model": self._model}
+        common = {"id": self._id, **self._head, "model": self._model, **self._tier}
         chunk = {**common, "choices": [], "usage": usage}
         return b"data: " + orjson.dumps(chunk) + b"\n\n" + DONE
 

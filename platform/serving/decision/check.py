@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fairserve.engine.wire.reported_usage import MAX_TOKENS, UsageBounds, prompt_bound
 from fairserve.engine.wire.request_fields import SERVER_KINDS
-from fairserve.interactions.call import Call, client_id
+from fairserve.interactions.call import Call, ServiceTier, client_id
 from fairserve.interactions.run_rules import DEFAULT_RUN_RULES, Clue, RunRule
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.interactions.tracking.identity import (
@@ -123,6 +123,8 @@ async def check(
     app itself.
     """
     app, size_bytes = request.principal.app_id or "", len(request.raw)
+    if request.priority_if_granted and runs.priority_granted(app):
+        request = replace(request, service_tier="priority")
     identity = request.identity or _identity(request, options)
     conversation = None
     named = identity.run_id is not None
@@ -370,6 +372,20 @@ def _output_limit(
     return requested
 
 
+def _tier(request: CallRequest) -> ServiceTier:
+    """Return the tier of the call. Whether its app may have it is control's to decide."""
+    if request.background and request.service_tier == "priority":
+        raise InvalidRequestError(
+            "service_tier is 'priority', but the call is a background call, whose tier is 'flex'; leave"
+            " it out",
+            param="service_tier",
+            code="unsupported_parameter",
+        )
+    if request.background or request.service_tier == "flex":
+        return "flex"
+    return "priority" if request.service_tier == "priority" else "default"
+
+
 def _call(
     request: CallRequest,
     identity: CallIdentity,
@@ -384,6 +400,7 @@ def _call(
     tenant, app = request.principal.tenant_id, request.principal.app_id
     assert tenant is not None, "only app keys make calls"
     assert app is not None, "only app keys make calls"
+    tier = _tier(request)
     parents = identity.parents
     if parents is not None:
         parents = tuple(core_call_id(core_run, parent) for parent in parents)
@@ -407,7 +424,8 @@ def _call(
         final=identity.final,
         token_ids=prompt.token_ids,
         salt=cache_salt(isolation, tenant, app, user or app, request.cache_salt),
-        background=request.background,
+        background=tier == "flex",
+        priority=tier == "priority",
         streamed=request.stream,
     )
     if request.declared is not None:

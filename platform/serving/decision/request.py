@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fairserve.engine.wire.request_fields import FieldDemand
 from fairserve.engine.wire.tasks import Task
@@ -18,6 +18,9 @@ from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 from fairserve.platform.tenancy.auth import Principal
 
 AnyReader = PromptReader | WorkerPromptReader
+
+RequestedTier = Literal["auto", "default", "flex", "priority"]
+"""Values of OpenAI's ``service_tier``; ``auto`` is ``default``."""
 
 CountTokens = Callable[[AnyReader, str, int | None], Awaitable[Prompt]]
 """Counts the prompt with a model's reader, for a tenant, up to a maximum of tokens.
@@ -81,7 +84,10 @@ class CallRequest:
     """The request as it was sent: repeated requests are recognised by it."""
     declared: DeclaredWork | None = None
     background: bool = False
-    """The call is of the class below all others."""
+    """The call is of the class below all others, whatever tier it requests."""
+    service_tier: RequestedTier | None = None
+    priority_if_granted: bool = False
+    """The tier is ``priority`` if the app may have it; without ``service_tier``."""
     stream: bool = False
     """The worker streams the answer, so that it reports its progress."""
     workers: frozenset[str] = frozenset()

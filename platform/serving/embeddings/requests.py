@@ -29,7 +29,7 @@ from fairserve.platform.fleet.prompt import Prompt
 from fairserve.platform.serving.completions.schemas import invalid
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.end_user import user_in_body
-from fairserve.platform.serving.decision.request import AnyReader, CallRequest
+from fairserve.platform.serving.decision.request import AnyReader, CallRequest, RequestedTier
 from fairserve.platform.serving.embeddings.answer import PoolingAnswer
 from fairserve.platform.serving.embeddings.schemas import EmbeddingBody, RerankBody
 from fairserve.platform.tenancy.auth import Principal
@@ -76,7 +76,13 @@ class PoolingRequest:
             metadata=body.metadata,
             raw=raw,
             background=background,
+            service_tier=body.service_tier,
         )
+
+    @property
+    def service_tier(self) -> RequestedTier | None:
+        """The tier that the client requests."""
+        return self.body.service_tier
 
     def worker_body(self, checked: CheckedCall) -> dict[str, Any]:
         """Return what the worker gets: the request with the model's own name."""

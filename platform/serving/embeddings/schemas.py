@@ -12,6 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from fairserve.platform.base.user_ids import normal_user_id
 from fairserve.platform.serving.body_part import StrictPart
+from fairserve.platform.serving.decision.request import RequestedTier
 
 MAX_INPUTS = 2048
 """Inputs or documents of one call, as at OpenAI."""
@@ -38,6 +39,7 @@ class PoolingBody(StrictPart):
     model: NonEmpty
     user: Annotated[str, AfterValidator(_user)] | None = None
     metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)] | None = None
+    service_tier: RequestedTier | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_TRUNCATED)] | None = None
     """Tokens to which each input is truncated; -1: the context of the model."""

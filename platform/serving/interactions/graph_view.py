@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from pydantic import BaseModel
 
+from fairserve.interactions.call import ServiceTier
 from fairserve.interactions.tracking.run import MOST_PARENTS
 from fairserve.platform.control.messages import CallRecord, CallView
 from fairserve.platform.db.ledger import LedgerCall
@@ -40,6 +41,8 @@ class NodeOut(BaseModel):
     """``queued``, ``running``, ``completed``, ``cancelled``, ``failed`` or ``expired``; of a node
     without a call ``waiting``, ``skipped``, ``done`` (an empty list), ``failed`` or ``cancelled``."""
     model: str
+    service_tier: ServiceTier | None
+    """Null without a call."""
     worker: str | None
     begin_s: float | None
     """Seconds from the first call of the run to its arrival."""
@@ -210,6 +213,7 @@ def _node(call: GraphRow | CallRecord, state: str, begin_s: float, name: str) ->
         stage=call.stage,
         state=state,
         model=call.served_model or call.model,
+        service_tier=call.service_tier,
         worker=call.worker,
         begin_s=round(begin_s, 6),
         queue_s=call.queue_delay_s,
@@ -244,6 +248,7 @@ def _without_call(node: ProgramNodeOut, name: str) -> NodeOut:
         stage=node.stage,
         state="waiting" if node.state == "running" else node.state,
         model=node.model,
+        service_tier=None,
         worker=None,
         begin_s=None,
         queue_s=None,

@@ -77,6 +77,7 @@ GRAPH_COLUMNS = (
     LedgerCall.outcome,
     LedgerCall.model,
     LedgerCall.served_model,
+    LedgerCall.service_tier,
     LedgerCall.worker,
     LedgerCall.accepted_at,
     LedgerCall.queue_delay_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -46,7 +47,10 @@ class MessagesEndpoint:
         """Parse and check a body."""
         body, request = await off_loop(len(raw), _read, MessageBody, raw, check_size)
         show = body.thinking is None or body.thinking.display != "omitted"
-        return ReadRequest(request, partial(MessageWriter, show_thinking=show))
+        writer = partial(MessageWriter, show_thinking=show)
+        if body.service_tier == "auto":
+            return ReadRequest(request, writer, partial(replace, priority_if_granted=True))
+        return ReadRequest(request, writer)
 
 
 MESSAGES = MessagesEndpoint()

@@ -10,12 +10,13 @@ prompt, and the last ``message_delta`` has the worker's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
 from fairserve.engine.wire.base import WorkerChunk
+from fairserve.interactions.call import ServiceTier
 from fairserve.platform.base.errors import FairServeError, WorkerFailedError
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.decision.check import CheckedCall
@@ -30,6 +31,12 @@ _STOP_REASONS = {
     "tool_calls": "tool_use",
     "function_call": "tool_use",
 }
+_TIERS: Mapping[ServiceTier, str] = {
+    "default": "standard",
+    "flex": "batch",
+    "priority": "priority",
+}
+"""Values of a message's ``usage.service_tier``."""
 _THINKING = ("reasoning", "reasoning_content")
 """Names of a delta's thinking, newest first; some workers send both."""
 _TEXTS = ("content", "refusal")
@@ -45,6 +52,7 @@ class MessageWriter:
         self._id = ID_PREFIX + checked.call_id
         self._model = checked.answer_name
         self._prompt_tokens = checked.call.prompt_tokens
+        self._tier = _TIERS[checked.call.tier]
         self._show_thinking = show_thinking
         self._blocks = 0
         """Number of blocks that have started."""
@@ -57,7 +65,11 @@ class MessageWriter:
 
     def begin(self) -> bytes:
         """Return the start of the message."""
-        usage = {"input_tokens": self._prompt_tokens, "output_tokens": 0}
+        usage = {
+            "input_tokens": self._prompt_tokens,
+            "output_tokens": 0,
+            "service_tier": self._tier,
+        }
         return _event("message_start", message=self._message([], usage))
 
     def event(self, chunk: WorkerChunk) -> bytes:
@@ -142,7 +154,7 @@ class MessageWriter:
             blocks.append(block | {"input": _input(function["arguments"])})
         self._end.read(choice, refused=bool(message.get("refusal")))
         fields = self._end.fields(bool(message.get("tool_calls")))
-        return self._message(blocks, _usage(usage)) | fields
+        return self._message(blocks, _usage(usage) | {"service_tier": self._tier}) | fields
 
     def error_body(self, error: FairServeError) -> dict[str, Any]:
         """Return the body of an error."""

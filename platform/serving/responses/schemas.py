@@ -29,6 +29,7 @@ from fairserve.platform.serving.completions.tools import (
     FunctionName,
     check_tool_types,
 )
+from fairserve.platform.serving.decision.request import RequestedTier
 
 MAX_METADATA_CHARS = 512
 MAX_METADATA_KEY_CHARS = 64
@@ -133,7 +134,7 @@ class ResponseBody(SamplingFields, BodyPart):
     ) = None
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: RequestedTier | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> ResponseBody:

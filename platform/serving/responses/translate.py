@@ -42,6 +42,7 @@ _SAME = (
     "metadata",
     "safety_identifier",
     "prompt_cache_key",
+    "service_tier",
     *SamplingFields.model_fields,
 )
 

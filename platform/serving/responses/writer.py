@@ -165,7 +165,7 @@ def _head(checked: CheckedCall, body: ResponseBody, *, stored: bool) -> Response
         "prompt_cache_key": body.prompt_cache_key,
         "reasoning": {"effort": reasoning, "summary": None},
         "safety_identifier": body.safety_identifier,
-        "service_tier": "default",
+        "service_tier": checked.call.tier,
         "store": stored,
         "temperature": body.temperature,
         "text": {"format": {"type": "text"}, **text},

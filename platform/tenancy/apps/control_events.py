@@ -23,7 +23,14 @@ from fairserve.scheduling.events import AppChanged, Event, TenantChanged, UserCh
 def app_changed(app: App, profile: AppProfile) -> AppChanged:
     """Return the event for an app, with its profile in force."""
     limits = limits_in_force(app.limits)
-    return AppChanged(app.id, profile, limits, app.weight, app.profile_version)
+    return AppChanged(
+        app.id,
+        profile,
+        limits,
+        app.weight,
+        version=app.profile_version,
+        priority_weight=app.priority_weight,
+    )
 
 
 def tenant_changed(tenant: Tenant) -> TenantChanged:

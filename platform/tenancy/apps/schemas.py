@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from fairserve.interactions.profiles.profile import MAX_STAGES, AppProfile, StageProfile
 from fairserve.interactions.run_rules import RUN_RULES, RunRule, normal_rules
 from fairserve.platform.db.identity import ProfileMode
-from fairserve.platform.db.schemas import KeyOut, Managed, Name, Strict, Weight
+from fairserve.platform.db.schemas import KeyOut, Managed, Name, PriorityWeight, Strict, Weight
 from fairserve.platform.tenancy.apps.origins import CorsOrigins
 from fairserve.platform.tenancy.apps.user_headers import UserHeaders
 from fairserve.platform.tenancy.quotas.schemas import ContractBody, ContractOut
@@ -76,6 +76,9 @@ class AppSettings(Managed):
 
     weight: Weight | None = None
     """Weight, for admin keys only: it raises the tenant's share."""
+    priority_weight: PriorityWeight | None = None
+    """Factor on the service of its calls with the ``service_tier`` ``priority``, for admin keys only;
+    null: it may have none."""
     contract: ContractBody | None = None
     """Limits of the app as a whole."""
     user_contract: ContractBody | None = None
@@ -147,6 +150,7 @@ class AppOut(BaseModel):
     """Source of the profile in force, which ``/v1/apps/{app_id}/profile`` shows."""
     limits: LimitsOut
     weight: float
+    priority_weight: float | None
     contract: ContractOut
     user_contract: ContractOut
     user_headers: list[str]

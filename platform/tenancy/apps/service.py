@@ -19,7 +19,7 @@ from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging, Page
 from fairserve.platform.tenancy.apps import repository
 from fairserve.platform.tenancy.apps.control_events import app_changed
 from fairserve.platform.tenancy.apps.origins import MAX_TENANT_ORIGINS
-from fairserve.platform.tenancy.apps.schemas import AppCreate, AppOut, AppPatch
+from fairserve.platform.tenancy.apps.schemas import AppCreate, AppOut, AppPatch, AppSettings
 from fairserve.platform.tenancy.apps.view import describe_all
 from fairserve.platform.tenancy.auth import Principal, check_manager
 from fairserve.platform.tenancy.owned import OwnedRows
@@ -54,7 +54,7 @@ class Apps(OwnedRows[App, AppOut]):
 
     def create(self, body: AppCreate) -> tuple[App, keys.IssuedKey]:
         """Register an app with a first key."""
-        self._check_weight(body.weight)
+        self._check_weights(body)
         check_manager(self._principal, body)
         self._check_capacity(new=True)
         self._check_name(body.name)
@@ -63,6 +63,7 @@ class Apps(OwnedRows[App, AppOut]):
             tenant_id=self._tenant_id,
             name=body.name,
             weight=1.0 if body.weight is None else body.weight,
+            priority_weight=body.priority_weight,
             managed_by=body.managed_by,
             created_at=utc_now(),
             limits=AppLimits(**body.limits.model_dump()),
@@ -79,10 +80,10 @@ class Apps(OwnedRows[App, AppOut]):
         return app, key
 
     def change(self, app_id: str, body: AppPatch) -> App:
-        """Change name, profile, limits, weight, contracts, access; suspend or resume. Keys of a
+        """Change name, profile, limits, weights, contracts, access; suspend or resume. Keys of a
         suspended app do not work, and its programs end.
         """
-        self._check_weight(body.weight)
+        self._check_weights(body)
         check_manager(self._principal, body)
         app = self.get(app_id, lock=True, live=True)
         before = self._audited(app)
@@ -99,8 +100,8 @@ class Apps(OwnedRows[App, AppOut]):
                 setattr(app.limits, name, getattr(body.limits, name))
         if body.weight is not None:
             app.weight = body.weight
-        if "managed_by" in body.model_fields_set:
-            app.managed_by = body.managed_by
+        for name in body.model_fields_set & {"priority_weight", "managed_by"}:
+            setattr(app, name, getattr(body, name))
         if self._set_suspended(app, body.suspended):
             self._forget_keys(app)
         self._session.flush()
@@ -127,9 +128,12 @@ class Apps(OwnedRows[App, AppOut]):
     def _key_owner(self, row: App) -> keys.KeyOwner:
         return keys.KeyOwner(row.tenant_id, row.id)
 
-    def _check_weight(self, weight: float | None) -> None:
-        if weight is not None and self._principal.scope != "admin":
-            raise PermissionDeniedError("an app's weight needs an admin key", param="weight")
+    def _check_weights(self, body: AppSettings) -> None:
+        given = {"weight"} if body.weight is not None else set()
+        given |= body.model_fields_set & {"priority_weight"}  # null takes the grant
+        if given and self._principal.scope != "admin":
+            name = min(given)
+            raise PermissionDeniedError(f"an app's {name} needs an admin key", param=name)
 
     def _check_name(self, name: str) -> None:
         app = repository.by_name(self._session, self._tenant_id, name)

@@ -44,5 +44,12 @@ class PriceBook:
 
 def entry_of(row: Price) -> tuple[str, float, TokenPrice]:
     """Return a row of the price table as arguments of :meth:`PriceBook.add`."""
-    price = TokenPrice(row.input_tokens, row.cached_tokens, row.output_tokens, row.id)
+    price = TokenPrice(
+        row.input_tokens,
+        row.cached_tokens,
+        row.output_tokens,
+        row.id,
+        row.flex_multiplier,
+        row.priority_multiplier,
+    )
     return row.model, row.valid_from.timestamp(), price

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
-from pydantic import AwareDatetime, BaseModel
+from pydantic import AwareDatetime, BaseModel, Field
 
 from fairserve.platform.base.money import TokenPriceAmount
 from fairserve.platform.db.schemas import Managed, ModelName, Paging, Strict
+
+PriceMultiplier = Annotated[float, Field(ge=0, le=100)]
 
 
 class PriceBody(Strict):
@@ -19,6 +22,10 @@ class PriceBody(Strict):
     cached_input: TokenPriceAmount | None = None
     """Price of cached prompt tokens; null is the price of ``input``."""
     output: TokenPriceAmount
+    flex_multiplier: PriceMultiplier = 1.0
+    """Factor on the three prices for calls of the tier ``flex``, and of batches."""
+    priority_multiplier: PriceMultiplier = 1.0
+    """Factor for calls of the tier ``priority``."""
     valid_from: AwareDatetime | None = None
     """Start of the price; null is now. Costs of earlier calls do not change."""
 
@@ -41,6 +48,8 @@ class PriceOut(BaseModel):
     input: TokenPriceAmount
     cached_input: TokenPriceAmount
     output: TokenPriceAmount
+    flex_multiplier: float
+    priority_multiplier: float
     currency: str
     valid_from: datetime
     author: str

@@ -73,6 +73,8 @@ class Prices:
             input_tokens=micro_of(body.input),
             cached_tokens=micro_of(cached),
             output_tokens=micro_of(body.output),
+            flex_multiplier=body.flex_multiplier,
+            priority_multiplier=body.priority_multiplier,
             author=self._principal.actor,
             managed_by=body.managed_by,
             created_at=now,
@@ -117,6 +119,8 @@ def _audited(row: Price) -> dict[str, Any]:
         "input": str(price_of(row.input_tokens)),
         "cached_input": str(price_of(row.cached_tokens)),
         "output": str(price_of(row.output_tokens)),
+        "flex_multiplier": row.flex_multiplier,
+        "priority_multiplier": row.priority_multiplier,
         "managed_by": row.managed_by,
     }
 

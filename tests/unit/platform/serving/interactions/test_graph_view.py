@@ -45,6 +45,7 @@ def row(key, parents=(), *, stage=1, at=0.0, duration_s=1.0, **more):
         "cached_tokens": 4,
         "output_tokens": 7,
         "reasoning_tokens": 3,
+        "service_tier": "flex",
         "error": "",
     }
     whole = LedgerCall(**{**fields, **more})
@@ -97,6 +98,7 @@ def test_the_graph_has_calls_edges_and_the_critical_path():
         "cached_tokens": 4,
         "output_tokens": 7,
         "reasoning_tokens": 3,
+        "service_tier": "flex",
         "error": "",
     }
     assert (last.state, last.begin_s, last.ttft_s) == ("queued", 6.0, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0103"
+revision = "0104"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -155,6 +155,7 @@ def upgrade() -> None:
         sa.Column("wasted", sa.Boolean(), nullable=False),
         sa.Column("charged", sa.Boolean(), nullable=False),
         sa.Column("estimated", sa.Boolean(), nullable=False),
+        sa.Column("service_tier", sa.String(16), nullable=False),
         sa.Column("cost", sa.BigInteger(), nullable=False),
         sa.Column("price_id", sa.String(64)),
         sa.Column("error", sa.String(1000), nullable=False),
@@ -194,6 +195,8 @@ def upgrade() -> None:
         sa.Column("input_tokens", sa.BigInteger(), nullable=False),
         sa.Column("cached_tokens", sa.BigInteger(), nullable=False),
         sa.Column("output_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("flex_multiplier", sa.Double(), nullable=False),
+        sa.Column("priority_multiplier", sa.Double(), nullable=False),
         sa.Column("author", sa.String(200), nullable=False),
         sa.Column("managed_by", sa.String(200)),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
@@ -327,6 +330,7 @@ def upgrade() -> None:
         sa.Column("app_id", sa.String(64), nullable=False),
         sa.Column("user_id", sa.String(200), nullable=False),
         sa.Column("model", sa.String(255), nullable=False),
+        sa.Column("service_tier", sa.String(16), nullable=False),
         sa.Column("calls", sa.BigInteger(), nullable=False),
         sa.Column("completed", sa.BigInteger(), nullable=False),
         sa.Column("refused", sa.BigInteger(), nullable=False),
@@ -349,7 +353,14 @@ def upgrade() -> None:
         sa.Column("queue_delay_digest", sa.LargeBinary()),
         sa.Column("ttft_digest", sa.LargeBinary()),
         sa.PrimaryKeyConstraint(
-            "level", "tenant_id", "start_s", "app_id", "user_id", "model", name="pk_usage_calls"
+            "level",
+            "tenant_id",
+            "start_s",
+            "app_id",
+            "user_id",
+            "model",
+            "service_tier",
+            name="pk_usage_calls",
         ),
     )
     op.create_index("ix_usage_calls_level_start_s", "usage_calls", ["level", "start_s"])
@@ -412,6 +423,7 @@ def upgrade() -> None:
         sa.Column("calls_per_interaction", sa.Double(), nullable=False),
         sa.Column("idle_timeout_s", sa.Double(), nullable=False),
         sa.Column("weight", sa.Double(), nullable=False),
+        sa.Column("priority_weight", sa.Double()),
         sa.Column("profile_mode", sa.String(16), nullable=False),
         sa.Column("profile_version", sa.Integer(), nullable=False),
         sa.Column("profile_looked_at", sa.DateTime(timezone=True)),
