@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -106,6 +106,7 @@ LIST_NODE = {
 }
 
 
+@example({"allOf": [{"maximum": 3, "type": "integer"}, {"maximum": 0}]}, "7 days")
 @given(
     schemas, st.sampled_from(["rain in Paris", "7 days, 2.5 mm, -3 degrees", "", "žluťoučký 🐎"])
 )
