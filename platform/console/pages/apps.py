@@ -326,7 +326,10 @@ def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
     }
     if weigh:
         given["weight"] = form.get("weight", "").strip()
-        given["priority_weight"] = forms.given(form.get("priority_weight"))
+        if (
+            "priority_weight" in form
+        ):  # a page that was opened before it had the field takes no grant
+            given["priority_weight"] = forms.given(form["priority_weight"])
     return forms.read(AppPatch, given)
 
 

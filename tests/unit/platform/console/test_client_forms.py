@@ -113,9 +113,14 @@ def test_only_operators_set_the_weight_of_an_app():
     limits = {"user_rpm": 40, "app_rpm": None, "new_users_per_minute": None}
     assert isinstance(patch, AppPatch)
     assert patch.model_dump(exclude_unset=True) == {"name": "new", "weight": 3, "limits": limits}
-    patch = apps.patch_of(form, weigh=False)
+    for text, granted in (("4", 4.0), ("", None)):
+        patch = apps.patch_of({**form, "priority_weight": text}, weigh=True)
+        assert isinstance(patch, AppPatch)
+        assert patch.model_dump(exclude_unset=True)["priority_weight"] == granted
+    patch = apps.patch_of({**form, "priority_weight": "4"}, weigh=False)
     assert isinstance(patch, AppPatch)
     assert patch.weight is None
+    assert patch.priority_weight is None
     assert set(apps.patch_of({**form, "user_rpm": "x", "name": " "}, weigh=False)) == {
         "user_rpm",
         "name",
