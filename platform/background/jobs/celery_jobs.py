@@ -23,6 +23,7 @@ from celery.signals import beat_init, worker_process_init, worker_process_shutdo
 from kombu.exceptions import OperationalError as RedisAwayError
 from sqlalchemy.exc import InterfaceError, OperationalError
 
+from fairserve.platform.background.jobs import broker
 from fairserve.platform.background.jobs.job import Job, JobContext
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.background.jobs.passes import JobFailedError, run_pass
@@ -105,6 +106,7 @@ def _of_redis(server: RedisServer, url: str) -> dict[str, Any]:
         found |= {"broker_use_ssl": tls, "redis_backend_use_ssl": tls}
     return found | {
         "broker_url": url,
+        "broker_transport": broker.Watched if server.sentinels else broker.Direct,
         "result_backend": url,
         "broker_transport_options": transport,
     }
