@@ -15,6 +15,7 @@ from job_processes import JobProcess
 from processes import eventually, free_port
 from redis_process import RedisProcess
 from sqlalchemy import delete, func, select, update
+from watched_redis import WatchedRedis
 from webhook_world import Receiver
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
@@ -222,9 +223,6 @@ def test_a_server_requests_a_job_of_the_workers(deployment):
     deployment.worker()
     eventually(lambda: deployment.state("retention"), deployment.log)
     deployment.forget("retention")
-    app = celery_app(deployment.settings())
-    assert app.send_task(TASK + "rollup").get(timeout=60) == 0, deployment.log()
-    app.close()
     # Beat sends this job once an hour.
     JobsOnCelery(deployment.settings()).request("retention")
     eventually(lambda: deployment.state("retention"), deployment.log)
@@ -312,7 +310,8 @@ def test_a_worker_survives_a_redis_that_accepts_no_writes(deployment, tmp_path, 
     server = RedisProcess(tmp_path / "redis")
     urls = {**deployment.urls, "redis_url": server.url}
     worker = JobProcess("worker", folder=tmp_path, **urls).start()
-    jobs = JobsOnCelery(Settings(data_dir=tmp_path, secret_key="s" * 40, **urls))
+    settings = Settings(data_dir=tmp_path, secret_key="s" * 40, **urls)
+    jobs = JobsOnCelery(settings)
     deployment.forget("retention")
     try:
         jobs.request("retention")
@@ -323,12 +322,50 @@ def test_a_worker_survives_a_redis_that_accepts_no_writes(deployment, tmp_path, 
             assert "cannot request job retention, Redis error" in caplog.text
             eventually(lambda: "NOREPLICAS" in worker.log(), worker.log)
             client.config_set("min-replicas-to-write", 0)
-        deployment.forget("retention")
-        jobs.request("retention")
-        eventually(lambda: deployment.state("retention"), worker.log)
-        assert worker.stop() == 0, worker.log()
+            deployment.forget("retention")
+            jobs.request("retention")
+            eventually(lambda: deployment.state("retention"), worker.log)
+            app = celery_app(settings)
+            deployment.forget("rollup")
+            app.send_task(TASK + "rollup")
+            eventually(lambda: deployment.state("rollup"), worker.log)
+            app.close()
+            assert worker.stop() == 0, worker.log()
+            assert not client.keys("celery-task-meta-*"), "a worker that cannot write a result ends"
     finally:
         worker.kill(), server.close()
+
+
+def test_a_worker_survives_a_failover(deployment, tmp_path):
+    """The new primary rejects writes for a while, too, as one that has no replica yet."""
+    servers = WatchedRedis(tmp_path)
+    urls = {**deployment.urls, "redis_url": servers.url}
+    worker = JobProcess("worker", folder=tmp_path, **urls).start()
+    jobs = JobsOnCelery(Settings(data_dir=tmp_path, secret_key="s" * 40, **urls))
+
+    def ran():
+        jobs.request("retention")
+        return deployment.state("retention")
+
+    def require_replicas(number):
+        for port in replicas:
+            with redis.Redis(port=port) as client:
+                client.config_set("min-replicas-to-write", number)
+
+    deployment.forget("retention")
+    try:
+        eventually(ran, worker.log)
+        former = servers.primary()
+        replicas = [port for port in servers.servers if port != former]
+        require_replicas(2)
+        servers.servers[former].kill()
+        eventually(lambda: "NOREPLICAS" in worker.log(), worker.log)
+        require_replicas(1)
+        deployment.forget("retention")
+        eventually(ran, worker.log)
+        assert worker.stop() == 0, worker.log()
+    finally:
+        worker.kill(), servers.close()
 
 
 def test_the_exit_status_of_a_worker_that_fails_is_not_0(deployment, redis_server, tmp_path):

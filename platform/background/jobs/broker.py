@@ -3,13 +3,16 @@
 A primary that was demoted, that has too few replicas or whose disk is full rejects each write. Celery
 takes the reply for a mistake of the program, and its worker ends; after a failover all of them would.
 Here the connection is lost, and Celery connects again until a server accepts writes.
+
+The transports replace those of the schemes in the registry of the library: with each lost connection it
+takes the transport that the scheme of its next URL names, whatever the settings name.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from kombu.transport import redis
+from kombu.transport import TRANSPORT_ALIASES, redis
 from redis.exceptions import ConnectionError, ResponseError
 
 from fairserve.platform.base.redis_client import accepts_no_writes
@@ -41,3 +44,9 @@ Direct = _transport(redis.Transport)
 """Transport of one server."""
 Watched = _transport(redis.SentinelTransport)
 """Transport of the servers that sentinels watch."""
+
+
+def register() -> None:
+    """Have Celery use these transports for the schemes of Redis."""
+    direct = f"{__name__}:Direct"
+    TRANSPORT_ALIASES.update(redis=direct, rediss=direct, sentinel=f"{__name__}:Watched")
