@@ -119,6 +119,11 @@ class RedisServer:
         return {name: value for name, value in self.options.items() if name.startswith("ssl_")}
 
 
+def accepts_no_writes(error: ResponseError) -> bool:
+    """Return whether a server that replies with this error would accept the command at another time."""
+    return isinstance(error, ReadOnlyError) or _OF_NOW.search(str(error)) is not None
+
+
 def _address(text: str) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
     return parts.hostname or "", parts.port or SENTINEL_PORT
@@ -131,7 +136,7 @@ class _Direct:
         try:
             return await super().read_response(*args, **options)  # type: ignore[misc]
         except ResponseError as error:
-            if not isinstance(error, ReadOnlyError) and not _OF_NOW.search(str(error)):
+            if not accepts_no_writes(error):
                 raise
             await self.disconnect()  # another server may have the address by now
             raise ConnectionError(str(error)) from error

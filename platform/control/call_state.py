@@ -6,7 +6,7 @@ Monotonic times measure durations, wall times date the record; the two are never
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
@@ -16,6 +16,7 @@ from fairserve.platform.control.messages import (
     CallRecord,
     CallSource,
     Client,
+    Release,
 )
 from fairserve.scheduling.dispatch.admission import BILLED
 from fairserve.scheduling.events import CallOutcome, Refuse
@@ -55,6 +56,8 @@ class CallState:
     """The client library marked the call as a repetition of an earlier one."""
     own_row: bool = True
     """False for an ended call that shares a row with others, because it used nothing."""
+    release: Release | None = None
+    """Its end, if that was read before its grant: a state lacked both."""
     superseded: bool = False
     """The client has repeated the call: it is charged only if a worker has worked on it."""
     source: CallSource = NO_SOURCE
@@ -164,6 +167,7 @@ class CallState:
             "usage": list(self.usage),
             "price": list(astuple(self.price)),
             "source": [self.source.endpoint, self.source.traceparent],
+            "release": None if self.release is None else _plain(self.release),
         }
 
     @classmethod
@@ -175,6 +179,7 @@ class CallState:
             usage=TokenUsage(*plain["usage"]),
             price=TokenPrice(*plain["price"]),
             source=CallSource(*plain["source"]),
+            release=None if plain["release"] is None else _release(plain["release"]),
             block_keys=block_keys,
         )
 
@@ -182,8 +187,18 @@ class CallState:
 _STATE = tuple(
     each.name
     for each in fields(CallState)
-    if each.init and each.name not in ("call", "usage", "price", "source", "block_keys")
+    if each.init and each.name not in ("call", "usage", "price", "source", "release", "block_keys")
 )
+
+
+def _plain(release: Release) -> dict[str, Any]:
+    keys = list(release.continuation_keys)
+    return {**asdict(release), "usage": list(release.usage), "continuation_keys": keys}
+
+
+def _release(plain: Mapping[str, Any]) -> Release:
+    usage, keys = TokenUsage(*plain["usage"]), tuple(plain["continuation_keys"])
+    return Release(**{**plain, "usage": usage, "continuation_keys": keys})
 
 
 def rejection_fields(rejection: Refuse) -> dict[str, Any]:

@@ -299,9 +299,15 @@ class Cell:
     # --- a call ends ------------------------------------------------------------------------------
 
     def _release(self, message: Release) -> None:
-        """End a granted call, or requeue it. One that has ended or was stopped is ignored."""
+        """End a granted call, or requeue it. One that has ended or was stopped is ignored.
+
+        A call that waits for its grant once more, because a state lacked it, ends after that grant.
+        """
         live = self.calls.running(message.call_id)
         if live is None:
+            waiting = self.calls.get(message.call_id)
+            if waiting is not None and not message.retry_on_another_worker:
+                waiting.release = message
             return
         if message.retry_on_another_worker:
             self.calls.wait_again(live, self._now_s)
@@ -534,6 +540,8 @@ class Cell:
             held=command.held,
         )
         self.outputs.append(CallAnswer(live.record_id, grant))
+        if live.release is not None:
+            self._release(live.release)
 
     def _cancelled(self, command: ev.CancelCall, blocked: bool) -> None:
         """Stop a call whose user was blocked, or else whose run was cancelled."""

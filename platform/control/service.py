@@ -108,8 +108,6 @@ class _Waiter:
     traceparent: str = ""
     accepted: bool = False
     """True once the listeners know the call."""
-    release: Release | None = None
-    """The end of the call, if it was put."""
 
     def answer(self, answer: Grant | RejectCall | FairServeError) -> str:
         """Resolve the turn; return the worker that has the call if a repeated grant names another."""
@@ -255,8 +253,6 @@ class ControlService:
                             elsewhere = waiter.answer(output.answer)
                             if elsewhere and isinstance(output.answer, Grant):
                                 self.order.put(ev.CallMoved(output.answer.call_id, elsewhere))
-                            if waiter.release is not None:  # a state lacked its grant
-                                self.order.put(waiter.release)
                             if waiter.sequence is None:
                                 rejected.append(output.record_id)
                     case CallMessage():
@@ -559,7 +555,6 @@ class ControlService:
         if waiter is None:
             return None  # its lease had ended, or control had stopped it
         if not message.retry_on_another_worker:
-            waiter.release = message
             self.order.put(message)
             return None
         waiter.turn = asyncio.get_running_loop().create_future()

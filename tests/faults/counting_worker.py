@@ -54,7 +54,7 @@ class WorkerProcess:
 
     def launch(self):
         command = [sys.executable, __file__, str(self._port), str(self._path)]
-        self.process = subprocess.Popen(command)
+        self.process = subprocess.Popen(command, start_new_session=True)
 
     def runs(self):
         return self.process.poll() is None

@@ -1,10 +1,11 @@
 """Servers that share an order lose processes, links and stores under traffic; no call may suffer.
 
 ``python tests/faults/run.py [--minutes 2] [--seed 1]`` starts two API servers, two control servers, two
-workers, a Redis and a PostgreSQL. Clients send calls, programs, responses in the background and batches,
-while a schedule from the seed makes faults. When all run again and are quiet, every call that a client
-had accepted must be in the ledger exactly once, every job must have ended, and all servers must agree.
-Exit status 1 if a check fails.
+workers, Celery's worker and beat, a PostgreSQL, and for half of the minutes one Redis, for the other
+half three that sentinels watch. Clients send calls, programs, responses in the background, batches and
+exports, while a schedule from the seed makes faults. When all run again and are quiet, every call that a
+client had accepted must be in the ledger exactly once, every job must have ended, reports, exports and
+webhooks must have what the ledger has, and all servers must agree. Exit status 1 if a check fails.
 
 The order of faults depends on the seed alone; how many fit into the minutes, on the machine. The disk of
 a control server is filled only where this may mount one of its own.
@@ -16,6 +17,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import re
 import signal
@@ -24,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,19 +37,22 @@ import psycopg
 import redis
 from counting_worker import WorkerProcess
 from database_proxy import DatabaseProxy
-from link_proxy import LinkProxy
+from job_processes import JobProcess
 from postgres_process import new_database, new_template, running_postgres
 from processes import PAUSE_S, eventually
 from psycopg.rows import dict_row
-from redis_process import RedisProcess
-from shared_servers import SharedServers
+from shared_servers import SECRET, SharedServers
+from stores import STORES, OneRedis, SentinelRedis
 from traffic import CALLS, CHAT, JOBS, Clients, chat
+from webhook_world import Receiver
 
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
-from fairserve.platform.reporting.usage.rollups import roll_up
+from fairserve.platform.reporting.usage.reconcile import compare
 from fairserve.scheduling.dispatch.admission import BILLED
 
 API, CONTROL, WORKERS = ("first", "second"), ("control", "standby"), ("worker 1", "worker 2")
+JOB_PROCESSES = {"Celery": "worker", "beat": "beat"}
+"""The processes of background jobs, with the command of each."""
 SMALL_DISK = "standby"
 """The control server whose data folder is on a disk of its own."""
 DISK_MB = 96
@@ -59,30 +64,46 @@ LEASE_OVER = "lease ended without progress"
 """Error of calls whose lease of 60 s ended; those of a server that is lost end after 30 s."""
 RPM = 20
 """Quota of the app whose clients call more often."""
-LOG_LINES = 40
+LOG_LINES = 100
 FAULTS = {
     "kill an API server": 3,
     "suspend an API server": 2,
-    "cut the link of an API server to Redis": 3,
     "kill the speaker": 3,
     "suspend the speaker": 2,
     "kill the standby": 2,
     "suspend the standby": 1,
     "kill a worker": 2,
     "suspend a worker": 1,
-    "kill Redis": 3,
-    "empty Redis": 3,
-    "kill the speaker and Redis": 2,
-    "empty Redis and kill the speaker": 1,
+    "kill Celery": 3,
+    "suspend Celery": 2,
+    "kill beat": 1,
     "take PostgreSQL away": 3,
     "take PostgreSQL away and kill the speaker": 2,
     "fill a disk": 2,
 }
-"""Faults and their weights in the schedule."""
-LONGER = {"cut the link of an API server to Redis": 2.5, "suspend an API server": 2.5}
+"""Faults and their weights in the schedule, beside those of the kind of Redis."""
+LONGER = {
+    "cut the link of an API server to Redis": 2.5,
+    "suspend an API server": 2.5,
+    "suspend Celery": 2.5,
+}
 """Factors of the length of some faults: the queued calls of a silent server end after 10 s."""
-ENDED = {"program": "complete", "background": "completed", "batch": "completed"}
+DELIVERY_S = 3.0
+"""Longest wait of a fault of Celery for a delivery that it interrupts."""
+TIMED = {
+    "kill the speaker",
+    "kill the primary of Redis",
+    "suspend the primary of Redis",
+    "move the primary of Redis",
+    "kill the speaker and the primary of Redis",
+}
+"""Faults of which the time to the next tick is measured."""
+ENDED = {"program": "complete", "background": "completed", "batch": "completed", "export": "ready"}
 """State of each job that has succeeded."""
+WRONG = "Traceback|outputs of this process differ|leaves the cell"
+"""Errors that no log of a server has. Celery's have a traceback whenever Redis is away."""
+NOT_ROLLED_UP = "SELECT * FROM usage_dirty"
+NOT_DELIVERED = "SELECT * FROM webhook_deliveries WHERE state <> 'delivered'"
 
 
 @dataclass
@@ -102,22 +123,23 @@ class World:
     """Everything of one run of the faults."""
 
     servers: SharedServers
-    redis: RedisProcess
-    links: dict[str, LinkProxy]
-    """Links of the API servers to Redis."""
+    redis: OneRedis | SentinelRedis
     proxy: DatabaseProxy
     workers: dict[str, WorkerProcess]
+    jobs: dict[str, JobProcess]
+    receiver: Receiver
+    """The receiver of the webhook."""
     disk: Path | None
     """A folder on the small disk; None without one."""
     clients: Clients
     database_url: str
     random: random.Random
     sessions: SessionFactory
-    """Sessions of the database without the proxy: no Celery runs here, so the checks roll up rows."""
+    """Sessions of the database without the proxy."""
     began_s: float = field(default_factory=time.monotonic)
     faults: list[Fault] = field(default_factory=list)
-    takeovers_s: list[float] = field(default_factory=list)
-    """From the kill of each speaker to the next tick in the log."""
+    takeovers_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """From each fault in ``TIMED`` to the next tick in the log."""
     problems: list[str] = field(default_factory=list)
     killed: Counter = field(default_factory=Counter)
 
@@ -128,9 +150,10 @@ class World:
 
     async def schedule(self, until_s):
         """Make one fault after another until then."""
+        weights = FAULTS | self.redis.faults
         while True:
             await asyncio.sleep(self.random.uniform(2, 8))
-            (what,) = self.random.choices([*FAULTS], [*FAULTS.values()])
+            (what,) = self.random.choices([*weights], [*weights.values()])
             api, worker = self.random.choice(API), self.random.choice(WORKERS)
             lasts_s = self.random.uniform(0.5, 8) * LONGER.get(what, 1)
             if time.monotonic() > until_s:
@@ -144,6 +167,7 @@ class World:
         (standby,) = {*CONTROL} - {speaker}
         stops = what.startswith(("kill", "suspend")) or what.endswith("kill the speaker")
         names = {"API": api, "speaker": speaker, "standby": standby, "worker": worker}
+        names |= {name: name for name in JOB_PROCESSES}
         servers = tuple(name for word, name in names.items() if stops and word in what)
         fault = Fault(f"{what} for {lasts_s:.1f} s", time.monotonic(), servers)
         self.faults.append(fault)
@@ -151,26 +175,23 @@ class World:
             f"{fault.began_s - self.began_s:6.1f} s: {fault.what} {' '.join(servers)}", flush=True
         )
         suspends = "suspend" in what
+        if "Celery" in what:
+            await asyncio.to_thread(self._until_delivery)
         for name in servers:
             self._signal(name, signal.SIGSTOP if suspends else signal.SIGKILL)
+        self.receiver.hold.set()
         taken_over = None
-        if what == "kill the speaker":
-            taken_over = asyncio.create_task(asyncio.to_thread(self._takeover_s, time.time()))
-        if "Redis" in what and "link" not in what:
-            self.redis.kill()
+        began_at = time.time()
+        await self.redis.hit(what, api)
+        if what in TIMED:
+            taken_over = asyncio.create_task(asyncio.to_thread(self._takeover_s, began_at))
         if "PostgreSQL" in what:
             self.proxy.cut()
-        if "link" in what:
-            self.links[api].cut()
         if "disk" in what and self.disk is not None:
             await asyncio.to_thread(fill, self.disk)
         await asyncio.sleep(lasts_s)
-        if "Redis" in what and "link" not in what:
-            if "empty" in what:
-                self.redis.empty()
-            await asyncio.to_thread(self.redis.start)
+        await self.redis.mend(what, api)
         self.proxy.restore()
-        self.links[api].restore()
         if self.disk is not None:
             (self.disk / FILLER).unlink(missing_ok=True)
         for name in servers:
@@ -179,34 +200,45 @@ class World:
             else:
                 self._start(name)
         if taken_over is not None:
-            self.takeovers_s.append(await taken_over)
+            self.takeovers_s[what].append(await taken_over)
         await self.until_none(f"not ready after: {what}", self._unready)
         fault.ended_s = time.monotonic()
 
-    def _takeover_s(self, killed_at):
+    def _until_delivery(self):
+        """Wait until a delivery of the webhook is in progress, and have it wait for its answer."""
+        self.receiver.hold.clear()
+        before, end_s = len(self.receiver.received), time.monotonic() + DELIVERY_S
+        while len(self.receiver.received) == before and time.monotonic() < end_s:
+            time.sleep(PAUSE_S)
+
+    def _takeover_s(self, began_at):
         """Return the seconds from a time to the next tick in the log."""
-        after_ms = int(killed_at * 1000)
-        with redis.Redis.from_url(self.redis.url) as client:
+        after_ms = int(began_at * 1000)
 
-            def ticked():
-                [base] = client.keys("fairserve:*:base")
-                log = (
-                    base.decode().removesuffix("base")
-                    + f"log:{json.loads(client.get(base))['epoch']}"
-                )
-                entries = client.xrange(log, min=after_ms)
-                return [entry for entry, fields in entries if b"t" in fields]
+        def ticked():
+            try:
+                with self.redis.client() as client:
+                    [base] = client.keys("fairserve:*:base") or [None]
+                    if base is None:
+                        return None
+                    epoch = json.loads(client.get(base))["epoch"]
+                    log = f"{base.decode().removesuffix('base')}log:{epoch}"
+                    entries = client.xrange(log, min=after_ms)
+            except redis.RedisError:
+                return None
+            return [entry for entry, fields in entries if b"t" in fields]
 
-            [first, *_] = eventually(ticked, "nobody speaks after the speaker was killed")
-        return int(first.split(b"-")[0]) / 1000 - killed_at
+        [first, *_] = eventually(ticked, "nobody speaks after a fault")
+        return int(first.split(b"-")[0]) / 1000 - began_at
 
     def _process(self, name):
-        return self.workers.get(name) or self.servers[name]
+        return self.workers.get(name) or self.jobs.get(name) or self.servers[name]
 
     def _signal(self, name, number):
+        """Send a signal to a process and its children."""
         process = self._process(name).process
         self.still_runs(name)
-        process.send_signal(number)
+        os.killpg(process.pid, number)
         if number == signal.SIGKILL:
             process.wait()
 
@@ -219,7 +251,9 @@ class World:
         self._process(name).launch()
 
     def _unready(self):
-        """Return the servers that are not ready, or that lack a worker."""
+        """Return what is not ready, and the servers that lack a worker."""
+        if apart := self.redis.unready():
+            return apart
         found = []
         for name, server in self.servers.servers.items():
             if not server.runs():
@@ -251,8 +285,7 @@ class World:
 
     async def check(self, apps):
         """Wait until the servers are quiet, then compare what they say with what clients saw."""
-        for name in (*self.servers.servers, *self.workers):
-            self.still_runs(name)
+        self._all_run()
         if self.problems:
             return
         await self.until_none("servers reject calls", lambda: self._rejections(apps["plain"]))
@@ -261,12 +294,18 @@ class World:
         await self.until_none("views differ", self._different_views)
         await self.until_none("calls without a row", self._missing)
         await self.until_none("runs and calls differ", self._wrong_runs)
+        await self.until_none("rows are not rolled up", lambda: self._query(NOT_ROLLED_UP))
         await self.until_none("reports and rows differ", self._wrong_sums)
+        await self.until_none("webhooks are not delivered", lambda: self._query(NOT_DELIVERED))
+        await asyncio.to_thread(self._check_background, apps["plain"])
         self._check_calls()
         self._check_jobs()
         self._check_quota(apps["quota"]["id"])
         self._check_logs()
-        for name in (*self.servers.servers, *self.workers):
+        self._all_run()
+
+    def _all_run(self):
+        for name in (*self.servers.servers, *self.workers, *self.jobs):
             self.still_runs(name)
 
     def _views(self):
@@ -294,9 +333,12 @@ class World:
             if each.get(what)
         ]
 
-    def _rows(self):
+    def _query(self, text):
         with psycopg.connect(self.database_url, row_factory=dict_row) as connection:
-            return connection.execute("SELECT * FROM ledger_calls").fetchall()
+            return connection.execute(text).fetchall()
+
+    def _rows(self):
+        return self._query("SELECT * FROM ledger_calls")
 
     def _missing(self):
         rows = {row["call_id"] for row in self._rows()}
@@ -324,8 +366,7 @@ class World:
         }
 
     def _wrong_sums(self):
-        """Return how the report of each API server differs from the rows, which are rolled up here."""
-        roll_up(self.sessions)
+        """Return how the report of each API server differs from the rows."""
         rows = [row for row in self._rows() if row["charged"]]
         expected = {
             "calls": len(rows),
@@ -407,8 +448,34 @@ class World:
                 )  # as a call's 503
                 if job.state != "failed" or not (rejected or self._during_a_fault(job)):
                     self.problem(f"a job did not succeed: {job}")
-            elif not job.accepted and job.status != 503 and not self._disturbed(job):
+            elif job.late and self._during_a_fault(job):
+                continue
+            elif job.status != 503 and not self._disturbed(job):
                 self.problem(f"a job was not accepted: {job}")
+
+    def _check_background(self, app):
+        """Compare what Celery has summed, sent and exported with the rows."""
+        self.problems += map(str, compare(self.sessions, None, None).differences)
+        runs = {
+            row["id"]
+            for row in self._query("SELECT * FROM interactions")
+            if row["app_id"] == app["id"]
+        }
+        sent = Counter(each.id for each in self.receiver.received)
+        events = [json.loads(each.body)["data"] for each in self.receiver.received]
+        if (received := {event["interaction_id"] for event in events}) != runs:
+            self.problem(f"webhooks had {received - runs} too many and lacked {runs - received}")
+        if made := {row["id"] for row in self._query("SELECT id FROM webhook_events")} ^ {*sent}:
+            self.problem(f"received and stored events differ in {made}")
+        key, server = app["api_key"], self.servers[API[0]]
+        path = "/v1/usage/exports"
+        export = server.call(key, "POST", path, kind="interactions")
+        path += f"/{export['id']}"
+        eventually(lambda: server.call(key, "GET", path)["state"] == "ready", "no export is made")
+        lines = server.request("GET", f"{path}/file", key).text.splitlines()
+        exported = Counter(json.loads(line)["interaction"] for line in lines)
+        if exported != Counter(runs):
+            self.problem(f"an export and the rows of runs differ: {exported} {runs}")
 
     def _check_quota(self, app_id):
         accepted = {call.call_id for call in self.clients.sent if call.accepted}
@@ -425,12 +492,18 @@ class World:
         """Return the logs of all processes that ran."""
         folder = next(iter(self.servers.servers.values())).log_path.parent
         return {
-            path.name: path.read_text(errors="replace") for path in sorted(folder.glob("*.log"))
+            path.name: path.read_text(errors="replace")
+            for path in (
+                *sorted(folder.glob("*.log")),
+                *(job.log_path for job in self.jobs.values()),
+            )
         }
 
     def _check_logs(self):
+        of_jobs = {job.log_path.name for job in self.jobs.values()}
         for name, text in self.logs().items():
-            if found := re.search("Traceback|outputs of this process differ|leaves the cell", text):
+            wrong = "the job [a-z]+ failed" if name in of_jobs else WRONG
+            if found := re.search(wrong, text):
                 at = found.start()
                 self.problem(f"{found[0]} in {name}: {text[max(0, at - 300) : at + 3000]}")
 
@@ -442,11 +515,11 @@ class World:
         lines += [f"{n:5d} {kind}: {status} {state}" for (kind, status, state), n in jobs.items()]
         faults = Counter(fault.what.partition(" for ")[0] for fault in self.faults)
         lines = sorted(lines) + [f"{n:5d} times: {what}" for what, n in sorted(faults.items())]
-        if taken := self.takeovers_s:
-            median, worst = statistics.median(taken), max(taken)
-            lines.append(
-                f"takeover of {len(taken)} speakers: p50 {median:.2f} s, worst {worst:.2f} s"
-            )
+        lines += [
+            f"next tick after {len(taken)} times {what}: p50 {statistics.median(taken):.2f} s,"
+            f" worst {max(taken):.2f} s"
+            for what, taken in self.takeovers_s.items()
+        ]
         return "\n".join(lines)
 
 
@@ -484,7 +557,7 @@ def fill(disk):
             file.write(bytes(1 << 16))
 
 
-async def run(folder, minutes, seed):
+async def run(folder, minutes, seed, kind):
     """Make the faults; return the world after its checks."""
     async with AsyncExitStack() as stack:
         postgres = stack.enter_context(running_postgres())
@@ -492,29 +565,43 @@ async def run(folder, minutes, seed):
         proxy = DatabaseProxy(database_url)
         await proxy.start()
         stack.push_async_callback(proxy.close)
-        store = RedisProcess(folder / "redis", keeps=True)
-        stack.callback(store.close)
-        links = {name: LinkProxy(store.port) for name in API}
-        for link in links.values():
-            await link.start()
-            stack.push_async_callback(link.close)
+        store = STORES[kind](folder, API)
+        stack.push_async_callback(store.close)
+        await store.start()
+        receiver = Receiver()
+        stack.callback(receiver.close)
         workers = {name: WorkerProcess(folder / f"{name}.txt") for name in WORKERS}
         for worker in workers.values():
             stack.callback(worker.close)
         (folder / "servers").mkdir()
         disk = stack.enter_context(small_disk(folder / "servers" / SMALL_DISK))
         worker_urls = ",".join(worker.url for worker in workers.values())
-        settings = {"interaction_idle_timeout_s": IDLE_S}
+        webhooks = {"webhook_allowed_networks": "127.0.0.0/8"}
+        settings = {"interaction_idle_timeout_s": IDLE_S, **webhooks}
         servers = SharedServers(folder / "servers", proxy.url, store.url, worker_urls, **settings)
         stack.callback(servers.close)
         engine = connect(database_url)
         stack.callback(engine.dispose)
         started = {**dict.fromkeys(CONTROL, "control"), **dict.fromkeys(API, "api")}
-        through = {name: f"redis://127.0.0.1:{link.port}/0" for name, link in links.items()}
-        await asyncio.to_thread(servers.start, through, **started)
+        (folder / "jobs").mkdir()
+        urls = {"database_url": proxy.url, "redis_url": store.url}
+        jobs = {
+            name: JobProcess(action, folder=folder / "jobs", secret_key=SECRET, **urls, **webhooks)
+            for name, action in JOB_PROCESSES.items()
+        }
+        for job in jobs.values():
+            stack.callback(job.start().kill)
+        await asyncio.to_thread(servers.start, redis_urls=store.urls, **started)
         plain = await asyncio.to_thread(servers["first"].new_app, name="plain")
         quota = await asyncio.to_thread(
             servers["first"].new_app, name="quota", contract={"rpm_limit": RPM}
+        )
+        await asyncio.to_thread(
+            servers["first"].call,
+            plain["tenant_key"],
+            "POST",
+            "/v1/webhooks",
+            {"url": receiver.url, "events": ["interaction.finished"]},
         )
         keys = {
             kind: {"Authorization": f"Bearer {(quota if kind == 'quota' else plain)['api_key']}"}
@@ -525,9 +612,10 @@ async def run(folder, minutes, seed):
         world = World(
             servers,
             store,
-            links,
             proxy,
             workers,
+            jobs,
+            receiver,
             disk,
             clients,
             database_url,
@@ -566,16 +654,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--redis", choices=STORES, help="Only one kind, for all minutes.")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fairserve-faults-") as folder:
-        world = asyncio.run(run(Path(folder), given.minutes, given.seed))
-    if world.problems:
-        sys.exit(1)
-    print(world.report())
-    calls, jobs = len(world.clients.sent), len(world.clients.jobs)
-    print(
-        f"seed {given.seed}: {len(world.faults)} faults, {calls} calls, {jobs} jobs: all checks hold"
-    )
+    kinds = [given.redis] if given.redis else [*STORES]
+    for kind in kinds:
+        with tempfile.TemporaryDirectory(prefix="fairserve-faults-") as folder:
+            world = asyncio.run(run(Path(folder), given.minutes / len(kinds), given.seed, kind))
+        if world.problems:
+            sys.exit(1)
+        print(world.report())
+        faults, calls, jobs = map(len, (world.faults, world.clients.sent, world.clients.jobs))
+        print(
+            f"seed {given.seed}, Redis {kind}: {faults} faults, {calls} calls, {jobs} jobs:"
+            " all checks hold"
+        )
 
 
 if __name__ == "__main__":

@@ -22,8 +22,16 @@ JOB_S = 240
 POLLS_S = (0.3, 1.0)
 CALLS = ("whole", "stream", "stream", "leaving", "run", "run", "quota", "quota", "quota")
 """The clients of calls."""
-JOBS = ("program", "background", "batch")
+JOBS = ("program", "background", "batch", "export")
 """The clients of jobs."""
+EXPORTS = "/v1/usage/exports"
+PATHS = {
+    "program": "/v1/interactions",
+    "background": "/v1/responses",
+    "batch": "/v1/batches",
+    "export": EXPORTS,
+}
+"""Paths at which clients read their jobs."""
 LOST = (aiohttp.ClientError, ConnectionError, TimeoutError, json.JSONDecodeError)
 
 
@@ -54,7 +62,7 @@ class Sent:
 
 @dataclass
 class Job:
-    """A program, a response in the background or a batch, as its client saw it."""
+    """A program, a response in the background, a batch or an export, as its client saw it."""
 
     kind: str
     server: str
@@ -72,7 +80,13 @@ class Job:
 
     @property
     def accepted(self):
-        return self.status in (200, 201)
+        return self.status in (200, 201, 202)
+
+    @property
+    def late(self):
+        """True if its run ended, being idle, while its server was cut off: nothing is left of it."""
+        error = self.read.get("error")
+        return self.status == 409 and (error or {}).get("code") == "interaction_closed"
 
 
 class Clients:
@@ -206,6 +220,9 @@ class Clients:
         body = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "1h"}
         await self._create(job, "/v1/batches", body)
 
+    async def _export(self, job, chance):
+        await self._create(job, f"{EXPORTS}?group_by=app", None)
+
     async def _create(self, job, path, body):
         url = self._urls[job.server] + path
         async with self._http.post(url, json=body, headers=self._keys[job.kind]) as answer:
@@ -214,9 +231,9 @@ class Clients:
 
     async def _follow(self, job, chance):
         """Read a job at any server until it has ended."""
-        path = {"program": "interactions", "background": "responses", "batch": "batches"}[job.kind]
+        path = PATHS[job.kind]
         while time.monotonic() < job.began_s + JOB_S:
-            url = f"{self._urls[chance.choice([*self._urls])]}/v1/{path}/{job.id}"
+            url = f"{self._urls[chance.choice([*self._urls])]}{path}/{job.id}"
             try:
                 async with self._http.get(url, headers=self._keys[job.kind]) as answer:
                     if answer.status == 200:
@@ -245,4 +262,4 @@ def _state(job):
     if job.kind == "program":
         program = job.read["program"]
         return "" if program is None else program["state"]
-    return job.read["status"]
+    return job.read["state" if job.kind == "export" else "status"]

@@ -13,7 +13,9 @@ import redis
 from call_records import call_record
 from job_processes import JobProcess
 from processes import eventually, free_port
+from redis_process import RedisProcess
 from sqlalchemy import delete, func, select, update
+from watched_redis import WatchedRedis
 from webhook_world import Receiver
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
@@ -99,6 +101,11 @@ class Deployment:
     def state(self, name):
         with self.sessions() as session:
             return session.get(JobState, name)
+
+    def forget(self, name):
+        """Drop the state of a job, as if it had never run."""
+        with self.sessions.begin() as session:
+            session.execute(delete(JobState).where(JobState.name == name))
 
     def count(self, what, *where):
         with self.sessions() as session:
@@ -215,11 +222,7 @@ def test_beat_schedules_and_workers_run_jobs(deployment):
 def test_a_server_requests_a_job_of_the_workers(deployment):
     deployment.worker()
     eventually(lambda: deployment.state("retention"), deployment.log)
-    with deployment.sessions.begin() as session:
-        session.execute(delete(JobState).where(JobState.name == "retention"))
-    app = celery_app(deployment.settings())
-    assert app.send_task(TASK + "rollup").get(timeout=60) == 0, deployment.log()
-    app.close()
+    deployment.forget("retention")
     # Beat sends this job once an hour.
     JobsOnCelery(deployment.settings()).request("retention")
     eventually(lambda: deployment.state("retention"), deployment.log)
@@ -301,3 +304,76 @@ def test_requesting_a_job_without_redis_is_no_error(tmp_path, caplog, monkeypatc
 def test_celery_requires_redis(tmp_path):
     with pytest.raises(ValueError, match="FAIRSERVE_REDIS_URL"):
         celery_app(Settings(data_dir=tmp_path))
+
+
+def test_a_worker_survives_a_redis_that_accepts_no_writes(deployment, tmp_path, caplog):
+    server = RedisProcess(tmp_path / "redis")
+    urls = {**deployment.urls, "redis_url": server.url}
+    worker = JobProcess("worker", folder=tmp_path, **urls).start()
+    settings = Settings(data_dir=tmp_path, secret_key="s" * 40, **urls)
+    jobs = JobsOnCelery(settings)
+    deployment.forget("retention")
+    try:
+        jobs.request("retention")
+        eventually(lambda: deployment.state("retention"), worker.log)
+        with redis.Redis.from_url(server.url) as client:
+            client.config_set("min-replicas-to-write", 1)  # as after the loss of a replica
+            jobs.request("retention")
+            assert "cannot request job retention, Redis error" in caplog.text
+            eventually(lambda: "NOREPLICAS" in worker.log(), worker.log)
+            client.config_set("min-replicas-to-write", 0)
+            deployment.forget("retention")
+            jobs.request("retention")
+            eventually(lambda: deployment.state("retention"), worker.log)
+            app = celery_app(settings)
+            deployment.forget("rollup")
+            app.send_task(TASK + "rollup")
+            eventually(lambda: deployment.state("rollup"), worker.log)
+            app.close()
+            assert worker.stop() == 0, worker.log()
+            assert not client.keys("celery-task-meta-*"), "a worker that cannot write a result ends"
+    finally:
+        worker.kill(), server.close()
+
+
+def test_a_worker_survives_a_failover(deployment, tmp_path):
+    """The new primary rejects writes for a while, too, as one that has no replica yet."""
+    servers = WatchedRedis(tmp_path)
+    urls = {**deployment.urls, "redis_url": servers.url}
+    worker = JobProcess("worker", folder=tmp_path, **urls).start()
+    jobs = JobsOnCelery(Settings(data_dir=tmp_path, secret_key="s" * 40, **urls))
+
+    def ran():
+        jobs.request("retention")
+        return deployment.state("retention")
+
+    def require_replicas(number):
+        for port in replicas:
+            with redis.Redis(port=port) as client:
+                client.config_set("min-replicas-to-write", number)
+
+    deployment.forget("retention")
+    try:
+        eventually(ran, worker.log)
+        former = servers.primary()
+        replicas = [port for port in servers.servers if port != former]
+        require_replicas(2)
+        servers.servers[former].kill()
+        eventually(lambda: "NOREPLICAS" in worker.log(), worker.log)
+        require_replicas(1)
+        deployment.forget("retention")
+        eventually(ran, worker.log)
+        assert worker.stop() == 0, worker.log()
+    finally:
+        worker.kill(), servers.close()
+
+
+def test_the_exit_status_of_a_worker_that_fails_is_not_0(deployment, redis_server, tmp_path):
+    url = f"redis://127.0.0.1:{redis_server}/2"
+    with redis.Redis.from_url(url) as client:
+        client.set(QUEUE, "no list")
+    worker = JobProcess("worker", folder=tmp_path, **{**deployment.urls, "redis_url": url}).start()
+    try:
+        assert worker.process.wait(60) == 1, worker.log()
+    finally:
+        worker.kill()

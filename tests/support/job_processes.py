@@ -49,6 +49,11 @@ class JobProcess:
             )
         return self
 
+    launch = start
+
+    def runs(self):
+        return self.process.poll() is None
+
     def kill(self):
         """Kill the process and its children immediately."""
         with contextlib.suppress(ProcessLookupError):

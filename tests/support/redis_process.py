@@ -1,6 +1,7 @@
 """A Redis of its own, which a test kills, and starts again with the same data or without."""
 
 import shutil
+import signal
 import subprocess
 
 import redis
@@ -37,6 +38,13 @@ class RedisProcess:
         self._process.wait()
 
     close = kill
+
+    def suspend(self):
+        """Have it answer nothing until :meth:`resume`; its connections stay."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self._process.send_signal(signal.SIGCONT)
 
     def empty(self):
         """Drop all data; it does not run."""

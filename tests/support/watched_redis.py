@@ -45,6 +45,18 @@ class WatchedRedis:
         with redis.Redis(port=self._ports[0]) as client:
             client.execute_command("SENTINEL FAILOVER", SERVICE)
 
+    def apart(self):
+        """Return the servers that do not follow the primary, by port, with what they follow."""
+        primary, found = self.primary(), {}
+        for port in self.servers:
+            with redis.Redis(port=port, socket_timeout=1.0) as client:
+                known = client.info("replication")
+            follows = (known.get("master_port"), known.get("master_link_status"))
+            expected = (None, None) if port == primary else (primary, "up")
+            if follows != expected:
+                found[port] = follows
+        return found
+
     def close(self):
         for process in self._sentinels:
             process.kill()

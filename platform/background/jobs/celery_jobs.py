@@ -1,10 +1,11 @@
-"""Run background jobs on Celery: one task per job, beat as scheduler, Redis as broker and backend.
+"""Run background jobs on Celery: one task per job, beat as scheduler, Redis as broker.
 
 A task is one pass of a job (:mod:`fairserve.platform.background.jobs.passes`). Messages carry only the
 job's name, because its work is in the database: beat replaces a lost message at the job's next interval,
 and duplicates are harmless. Workers may therefore be killed at any point, Redis may lose its data, and
-several beats may run. A message expires after two intervals, and beat sends none while many are queued,
-so that a queue without workers does not grow.
+several beats may run. No results are kept: a worker that cannot store one, as right after a failover,
+would end. A message expires after two intervals, and beat sends none while many are queued, so that a
+queue without workers does not grow.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from celery.signals import beat_init, worker_process_init, worker_process_shutdo
 from kombu.exceptions import OperationalError as RedisAwayError
 from sqlalchemy.exc import InterfaceError, OperationalError
 
+from fairserve.platform.background.jobs import broker
 from fairserve.platform.background.jobs.job import Job, JobContext
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.background.jobs.passes import JobFailedError, run_pass
@@ -42,8 +44,6 @@ SLICE_S = 30.0
 """Seconds after which a pass stops; the next message continues it."""
 UNSEEN_S = 300
 """Seconds after which an unacknowledged message is redelivered."""
-RESULTS_S = 3600
-"""Seconds for which results are kept."""
 
 
 def celery_app(settings: JobSettings, jobs: Mapping[str, Job] = JOBS) -> Celery:
@@ -51,6 +51,7 @@ def celery_app(settings: JobSettings, jobs: Mapping[str, Job] = JOBS) -> Celery:
     url = settings.background.redis_url
     if not url:
         raise ValueError("Celery needs a Redis: set FAIRSERVE_REDIS_URL")
+    broker.register()
     app = Celery("fairserve")
     app.conf.update(
         **_of_redis(RedisServer.of(url), url),
@@ -60,7 +61,6 @@ def celery_app(settings: JobSettings, jobs: Mapping[str, Job] = JOBS) -> Celery:
         worker_prefetch_multiplier=1,
         task_serializer="json",
         accept_content=["json"],
-        result_expires=RESULTS_S,
         broker_connection_retry_on_startup=True,
         worker_hijack_root_logger=False,
         worker_send_task_events=False,
@@ -97,15 +97,11 @@ def _of_redis(server: RedisServer, url: str) -> dict[str, Any]:
             f"sentinel://{user}@{f'[{host}]' if ':' in host else host}:{port}/{database}"
             for host, port in server.sentinels
         )
-        watched = {"master_name": server.service, "sentinel_kwargs": server.sentinel_options}
-        transport |= watched
-        found["result_backend_transport_options"] = watched
+        transport |= {"master_name": server.service, "sentinel_kwargs": server.sentinel_options}
     if server.tls:
-        tls = {"ssl_cert_reqs": "required"} | server.tls_options
-        found |= {"broker_use_ssl": tls, "redis_backend_use_ssl": tls}
+        found["broker_use_ssl"] = {"ssl_cert_reqs": "required"} | server.tls_options
     return found | {
         "broker_url": url,
-        "result_backend": url,
         "broker_transport_options": transport,
     }
 
@@ -206,7 +202,7 @@ class JobsOnCelery:
         If Redis does not respond, the job runs at its next interval.
         """
         try:
-            self._app.send_task(TASK + name, expires=UNSEEN_S, retry=False, ignore_result=True)
+            self._app.send_task(TASK + name, expires=UNSEEN_S, retry=False)
         except RedisAwayError as error:
             logger.warning("cannot request job %s, Redis error: %s", name, type(error).__name__)
 

@@ -54,9 +54,16 @@ def worker(
 
     with opened(flags) as (settings, engine):
         engine.dispose()
-        chosen = [f"--concurrency={concurrency}", f"--pool={pool}"]
-        quiet = ["--without-gossip", "--without-mingle", f"--loglevel={settings.server.log_level}"]
-        celery_app(settings).worker_main(["worker", *chosen, *quiet])
+        work = celery_app(settings).Worker(
+            concurrency=concurrency,
+            pool_cls=pool,
+            loglevel=settings.server.log_level,
+            without_gossip=True,
+            without_mingle=True,
+        )
+        work.start()
+    if work.exitcode:
+        raise CommandError("the worker has failed; the lines above have the reason", FAILED)
 
 
 @app.command()

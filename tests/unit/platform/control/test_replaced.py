@@ -2,6 +2,7 @@
 
 import asyncio
 
+import orjson
 import pytest
 from control_world import World
 from until import settle
@@ -145,6 +146,29 @@ async def test_a_call_that_ends_while_the_state_lacks_it_is_recorded_with_its_us
     await order.read()
     assert outcomes(world) == [("row-run-c1", "completed", 3)]
     assert not [*world.control.cell.calls]
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["once", "a state is stored since"])
+async def test_a_call_whose_end_was_read_keeps_no_place(world, order, stored):
+    """Nobody at this process waits for the call any more when it gets its second grant."""
+    order.of_others(*map(ev.WorkerDraining, WORKERS))
+    state = order.state()
+    order.of_others(*map(ev.WorkerUndrained, WORKERS))
+    grant = await granted(world)
+    await world.release(grant, output=3)
+    await order.read()
+    order.replace(state)
+    await order.read()
+    assert world.control.cell.calls.waiting == 1, "no worker takes it at present"
+    if stored:
+        order.replace(orjson.loads(orjson.dumps(order.state())))
+        await order.read()
+    order.of_others(*map(ev.WorkerUndrained, WORKERS))
+    await order.read()
+    assert not [*world.control.cell.calls]
+    assert {*outcomes(world)} == {("row-run-c1", "completed", 3)}, (
+        "the ledger keeps one of equal rows"
+    )
 
 
 async def test_a_call_is_lost_once_the_state_lacks_it_after_all_was_repeated(world, order):

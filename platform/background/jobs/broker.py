@@ -1,0 +1,52 @@
+"""Celery's connections to Redis, for which a server that accepts no writes now is like one that is away.
+
+A primary that was demoted, that has too few replicas or whose disk is full rejects each write. Celery
+takes the reply for a mistake of the program, and its worker ends; after a failover all of them would.
+Here the connection is lost, and Celery connects again until a server accepts writes.
+
+The transports replace those of the schemes in the registry of the library: with each lost connection it
+takes the transport that the scheme of its next URL names, whatever the settings name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu.transport import TRANSPORT_ALIASES, redis
+from redis.exceptions import ConnectionError, ResponseError
+
+from fairserve.platform.base.redis_client import accepts_no_writes
+
+
+class _Connection:
+    """A connection that is lost with a reply that no writes are accepted."""
+
+    def read_response(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return super().read_response(*args, **options)  # type: ignore[misc]
+        except ResponseError as error:
+            if not accepts_no_writes(error):
+                raise
+            self.disconnect()
+            raise ConnectionError(str(error)) from error
+
+
+def _transport(base: Any) -> Any:
+    """Return a transport of Celery whose connections are of the class above."""
+    classes = {
+        name: type("Connection", (_Connection, getattr(base.Channel, name)), {})
+        for name in ("connection_class", "connection_class_ssl")
+    }
+    return type("Transport", (base,), {"Channel": type("Channel", (base.Channel,), classes)})
+
+
+Direct = _transport(redis.Transport)
+"""Transport of one server."""
+Watched = _transport(redis.SentinelTransport)
+"""Transport of the servers that sentinels watch."""
+
+
+def register() -> None:
+    """Have Celery use these transports for the schemes of Redis."""
+    direct = f"{__name__}:Direct"
+    TRANSPORT_ALIASES.update(redis=direct, rediss=direct, sentinel=f"{__name__}:Watched")
