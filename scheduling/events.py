@@ -34,13 +34,13 @@ class AppChanged:
     limits: Limits
     weight: float = 1.0
     """Weight of the app's calls, multiplied by the weights of tenant and user."""
+    priority_weight: float | None = None
+    """Factor on the service of its calls of the tier ``priority``, from 1; None: it may have none."""
     version: int = 0
     """Version of the profile. An event with an older one than is known is ignored."""
     read_later: bool = False
     """True if the change was read from the database some time after it was made: what is known of the
     same version is as new, or newer."""
-    priority_weight: float | None = None
-    """Factor on the service of its calls of the tier ``priority``, from 1; None: it may have none."""
 
 
 @dataclass(frozen=True, slots=True)
