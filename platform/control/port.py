@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from fairserve.interactions.call import Call
 from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.run import RestoredRun
 from fairserve.platform.control.call_state import CallState as CallState
@@ -221,6 +222,10 @@ class ControlPort(ControlInbox, Protocol):
 
         A long list is read in portions: a call that ends in between may be missing.
         """
+        ...
+
+    def tier_weight(self, call: Call) -> float:
+        """Return the factor of the call's tier on the service that its client is entitled to."""
         ...
 
     def entitlements(self, clients: Collection[Client]) -> Entitlements:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from fairserve.interactions.call import Call
 from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.run import RestoredRun
 from fairserve.platform.base.clock import utc_s
@@ -703,6 +704,10 @@ class ControlService:
     def priority_granted(self, app: str) -> bool:
         """See the port."""
         return self.cell.dispatcher.directory.priority_weight(app) is not None
+
+    def tier_weight(self, call: Call) -> float:
+        """See the port."""
+        return self.cell.dispatcher.directory.tier_weight(call)
 
     def entitlements(self, clients: Collection[Client]) -> Entitlements:
         """See the port."""

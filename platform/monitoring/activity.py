@@ -3,7 +3,9 @@
 Listens to control, which reports a call's usage at each progress and at its end. The difference to the
 previous report is added to the call's client in the open bucket of five seconds. Service is the linear
 cost of the ledger (prompt + 2 * output tokens, including cached ones), so that the sum over all buckets
-equals that of the ledger's rows while every client is named. A client is a tenant's app and user.
+equals that of the ledger's rows while every client is named. A client is a tenant's app and user. A
+call of the tier ``priority`` counts for as little as it is charged: by the rest a client exceeds the
+share of its weights, as it was granted.
 
 Memory: 360 buckets of at most 500 served and 100 refused clients and 100 tenants
 (:mod:`fairserve.platform.monitoring.activity_bucket`), at most ``MAX_KNOWN`` clients with their sums of
@@ -24,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
+from fairserve.interactions.call import Call
 from fairserve.platform.control.messages import Client
 from fairserve.platform.control.port import CallListener, CallState
 from fairserve.platform.monitoring.activity_bucket import (
@@ -78,9 +81,10 @@ class Known:
 class _CountedCall:
     """The counted service of a call, and the client's entry to which it was last added."""
 
-    __slots__ = ("served", "service")
+    __slots__ = ("served", "service", "tier_weight")
 
-    def __init__(self) -> None:
+    def __init__(self, tier_weight: float) -> None:
+        self.tier_weight = tier_weight
         self.service = 0.0
         self.served = NOT_SERVED
 
@@ -88,9 +92,17 @@ class _CountedCall:
 class Activity(CallListener):
     """Current activity, for use on the event loop. ``now_s`` is monotonic time."""
 
-    def __init__(self, entitled: Entitled, clock: Callable[[], float]) -> None:
-        """``entitled`` returns the current entitlement of clients."""
+    def __init__(
+        self,
+        entitled: Entitled,
+        clock: Callable[[], float],
+        tier_weight: Callable[[Call], float] = lambda _: 1.0,
+    ) -> None:
+        """``entitled`` returns the current entitlement of clients, ``tier_weight`` the factor on it of
+        a call's tier.
+        """
         self._entitled = entitled
+        self._tier_weight = tier_weight
         self._clock = clock
         self._open = OpenBucket(int(clock() // BUCKET_S))
         self._ends_s = (self._open.number + 1) * BUCKET_S
@@ -110,7 +122,7 @@ class Activity(CallListener):
     def call_accepted(self, call: CallState, now_s: float) -> None:
         """Count a call that is queued."""
         self._at(now_s).of(call.call.tenant).accepted += 1
-        self._calls[call.call.call_id] = _CountedCall()
+        self._calls[call.call.call_id] = _CountedCall(self._tier_weight(call.call))
         self._of(call.owner).enqueue(call.call.pool)
 
     def call_granted(self, call: CallState) -> None:
@@ -135,8 +147,8 @@ class Activity(CallListener):
         if now_s >= self._ends_s:
             self._roll(now_s)
         text, system, _, output, _ = call.usage
-        service = _WP * (text + system) + _WQ * output
         counted = self._calls[call.call.call_id]
+        service = (_WP * (text + system) + _WQ * output) / counted.tier_weight
         more = service - counted.service
         if more:
             counted.service = service

@@ -36,7 +36,7 @@ class Monitoring:
         def entitled(clients: Collection[Client]) -> dict[Client, float]:
             return control.entitlements(clients).service()
 
-        self.activity = Activity(entitled, clock)
+        self.activity = Activity(entitled, clock, control.tier_weight)
         self.app_calls = AppCalls()
         self.call_metrics = CallMetrics()
         for listener in (self.activity, self.app_calls, self.call_metrics):

@@ -20,12 +20,14 @@ class Clock:
         self.activity = Activity(
             lambda owners: {owner: self.weights.get(owner[2], 1.0) for owner in owners},
             lambda: self.now_s,
+            lambda call: 4.0 if call.priority else 1.0,
         )
         self.calls = 0
 
     def call(self, user="u", tenant="t"):
         self.calls += 1
-        call = make_call(f"c{self.calls}", user=user, tenant=tenant)
+        priority = user == "priority"
+        call = make_call(f"c{self.calls}", user=user, tenant=tenant, priority=priority)
         return CallState(call, "row", "", self.now_s, self.now_s)
 
     def accept(self, user="u", tenant="t"):
@@ -59,6 +61,18 @@ class Clock:
 
 def owner(user="u", tenant="t"):
     return (tenant, "app", user)
+
+
+def test_a_priority_call_counts_as_it_is_charged():
+    clock = Clock()
+    live = clock.accept("priority")
+    clock.activity.call_granted(live)
+    clock.use(live, prompt=100)
+    clock.use(live, prompt=100, output=50)
+    clock.serve("u", tokens=200)
+    clock.next_bucket()
+    services = clock.activity.demand()[live.call.pool].services
+    assert services == {owner("priority"): 50.0, owner("u"): 200.0}
 
 
 def test_service_is_counted_in_the_bucket_of_its_use():
