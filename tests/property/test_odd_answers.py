@@ -94,7 +94,7 @@ def odd(draw, template):
 
 def writers():
     """Return the writers of a chat answer in other protocols."""
-    call = SimpleNamespace(prompt_tokens=9)
+    call = SimpleNamespace(prompt_tokens=9, tier="default")
     checked = SimpleNamespace(call_id="c", record_id="r", answer_name="m", call=call)
     body = ResponseBody(model="m", input="x")
     return MessageWriter(checked), ResponseWriter(checked, body, None, None, stored=False)

@@ -42,7 +42,7 @@ from fairserve.platform.serving.batches.repository import Result
 from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 from fairserve.platform.serving.files.repository import FileOwner
 from fairserve.platform.serving.files.service import Files
-from fairserve.platform.serving.hold import Hold
+from fairserve.platform.serving.send_hold import SendHold
 from fairserve.platform.serving.rejected_calls import is_over, retry_after_s
 from fairserve.platform.tenancy.auth import Principal
 
@@ -135,7 +135,7 @@ class BatchExecution:
         self._sent: dict[asyncio.Task[_Called], _Entry] = {}
         self._window = options.parallel_calls
         """Calls that may be in flight: halved at each rejection, one more with each answer."""
-        self._hold = Hold(clock)
+        self._hold = SendHold(clock)
         self._save_s = self._check_s = 0.0
         self._rejections = 0
         """Holds in a row without an answer between them."""

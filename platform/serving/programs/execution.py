@@ -29,7 +29,7 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.leases import RowLeaseLostError
-from fairserve.platform.serving.hold import Hold
+from fairserve.platform.serving.send_hold import SendHold
 from fairserve.platform.serving.programs.events import ProgramEvent, events_of
 from fairserve.platform.serving.programs.repository import ProgramChange
 from fairserve.platform.serving.programs.store import ProgramGoneError, ProgramStore
@@ -106,7 +106,7 @@ class ProgramExecution:
         self._ready: list[tuple[float, int, Task]] = []
         """A heap: the longest path first, then the first that was ready."""
         self._sent: set[asyncio.Task[_Ended]] = set()
-        self._hold = Hold(clock)
+        self._hold = SendHold(clock)
         self._woken = asyncio.Event()
         self._stopped = asyncio.Event()
         """Set when it was cancelled or the server stops: no call waits to be sent again."""

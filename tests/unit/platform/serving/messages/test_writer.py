@@ -23,7 +23,8 @@ USAGE = {
 
 
 def writer(**more):
-    checked = SimpleNamespace(call_id="c", answer_name="m", call=SimpleNamespace(prompt_tokens=9))
+    call = SimpleNamespace(prompt_tokens=9, tier="default")
+    checked = SimpleNamespace(call_id="c", answer_name="m", call=call)
     return MessageWriter(checked, **more)
 
 

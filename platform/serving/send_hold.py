@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Hold:
+class SendHold:
     """Nothing is sent before a time. Whoever waits for its end asks :meth:`lasts` first.
 
     The clock is read once for both: a wait that began with a second look at it would have no end where
@@ -18,7 +18,7 @@ class Hold:
         """End of the hold; None from the first :meth:`lasts` after it on."""
 
     def extend(self, seconds: float) -> None:
-        """Hold for this time from now on, or longer if it does so already."""
+        """SendHold for this time from now on, or longer if it does so already."""
         self.until_s = max(self.until_s or 0.0, self._clock() + seconds)
 
     def lasts(self) -> bool:
