@@ -42,8 +42,8 @@ from fairserve.platform.serving.batches.repository import Result
 from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 from fairserve.platform.serving.files.repository import FileOwner
 from fairserve.platform.serving.files.service import Files
-from fairserve.platform.serving.send_hold import SendHold
 from fairserve.platform.serving.rejected_calls import is_over, retry_after_s
+from fairserve.platform.serving.send_hold import SendHold
 from fairserve.platform.tenancy.auth import Principal
 
 logger = logging.getLogger(__name__)

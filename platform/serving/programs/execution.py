@@ -29,12 +29,12 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.leases import RowLeaseLostError
-from fairserve.platform.serving.send_hold import SendHold
 from fairserve.platform.serving.programs.events import ProgramEvent, events_of
 from fairserve.platform.serving.programs.repository import ProgramChange
 from fairserve.platform.serving.programs.store import ProgramGoneError, ProgramStore
 from fairserve.platform.serving.programs.task_calls import ProgramOwner, TaskCalls
 from fairserve.platform.serving.rejected_calls import is_over, retry_after_s
+from fairserve.platform.serving.send_hold import SendHold
 
 logger = logging.getLogger(__name__)
 
