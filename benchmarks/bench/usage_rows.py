@@ -49,7 +49,7 @@ _CALLS = f"""
     INSERT INTO ledger_calls (call_id, tenant_id, app_id, user_id, model, interaction_id, stage,
         outcome, accepted_at, ended_at, input_tokens, system_tokens, cached_tokens, extend_tokens,
         output_tokens, service, queue_delay_s, ttft_s, duration_s, worker, served_model, parents,
-        wasted, charged, estimated, cost, price_id, error)
+        wasted, charged, estimated, cost, price_id, error, reasoning_tokens, service_tier)
     SELECT 'call_' || run || '_' || step, tenant_id, app_id, user_id, model, interaction_id, step,
         outcome, accepted_at, accepted_at + interval '5 seconds', ran * input_tokens, ran * 100,
         ran * input_tokens / 2, ran * input_tokens / 2, done * output_tokens,
@@ -57,7 +57,8 @@ _CALLS = f"""
         CASE WHEN ran = 1 THEN -ln(1 - random()) * 0.2 END,
         CASE WHEN done = 1 THEN 0.1 - ln(1 - random()) * 0.4 END,
         CASE WHEN done = 1 THEN 5 END, 'w0', model, '[]', outcome = 'failed', true,
-        false, done * (input_tokens * 150 + output_tokens * 600), 'price_1', ''
+        false, done * (input_tokens * 150 + output_tokens * 600), 'price_1', '',
+        0, 'default'
     FROM counted
 """  # noqa: S608
 _REFUSALS = """

@@ -176,14 +176,14 @@ def test_the_list_is_filtered_and_paged(browser, server, app, foreign):
         visit.open(LIST)
         visit.page.get_by_label("User").fill("filter me")
         visit.page.get_by_role("button", name="Filter").click()
-        states = visit.page.get_by_role("navigation", name="State")
+        states = visit.page.get_by_role("navigation", name="Runs by state")
         for state, number in (("Active", 1), ("Held", 1), ("In progress", 1)):
             states.get_by_role("link", name=state, exact=True).click()
             states.locator("[aria-current]", has_text=state).wait_for()
             ready(visit)
             assert rows.count() == number
             assert ("No runs match" in visit.text()) == (state == "Held")
-        apps = visit.page.get_by_role("navigation", name="App", exact=True)
+        apps = visit.page.get_by_role("navigation", name="Runs by app")
         assert apps.get_by_role("link").all_inner_texts() == ["many"]
         apps.get_by_role("link", name="many").click()
         visit.page.wait_for_url(f"**app={many['id']}")

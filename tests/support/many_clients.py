@@ -53,10 +53,10 @@ _CALLS = f"""
     INSERT INTO ledger_calls (call_id, tenant_id, app_id, user_id, model, interaction_id, stage,
         outcome, accepted_at, ended_at, input_tokens, system_tokens, cached_tokens, extend_tokens,
         output_tokens, reasoning_tokens, service, queue_delay_s, ttft_s, duration_s, worker,
-        served_model, parents, wasted, charged, estimated, cost, error)
+        served_model, parents, wasted, charged, estimated, cost, error, service_tier)
     {_RUN} SELECT 'call_' || n || '_' || step, tenant, app, user, 'model', 'run_' || n, step,
         iif(n / 20 % 20 = 0 AND step = 2, 'refused', 'completed'), opened, ended, 600, 100, 300, 400,
-        200, 50, 1100, 0.1, 0.3, 4, 'w0', 'model', '[]', n / 20 % 20 < 2, 1, 0, 0, ''
+        200, 50, 1100, 0.1, 0.3, 4, 'w0', 'model', '[]', n / 20 % 20 < 2, 1, 0, 0, '', 'default'
     FROM runs, (SELECT 1 AS step UNION ALL SELECT 2)
 """
 _REFUSALS = """
