@@ -1,4 +1,4 @@
-"""Rejections for want of capacity: control drains, or the queue of the model is full.
+"""Rejections for want of capacity or of a grant: control drains, the queue is full, no such tier.
 
 While control drains, a call is rejected before the dispatcher sees it; immunity of its run is not
 evaluated then. The dispatcher decides about the queue
@@ -13,11 +13,13 @@ from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run import Attachment
 from fairserve.platform.base.errors import (
     FairServeError,
+    InvalidRequestError,
     RateLimitedError,
     UnavailableError,
     UnprocessableError,
 )
 from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.background_room import fits_any
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.dispatch.queue_places import RETRY_S
@@ -50,6 +52,17 @@ def check_background_room(dispatcher: Dispatcher, call: Call) -> None:
             " worker that such calls may fill",
             code="background_call_too_large",
             param="max_tokens",
+        )
+
+
+def check_tier(directory: Directory, call: Call) -> None:
+    """Raise an InvalidRequestError for a priority call of an app without a priority weight."""
+    if call.tier == "priority" and directory.priority_weight(call.app) is None:
+        raise InvalidRequestError(
+            "service_tier is 'priority', which the operator has not granted to this app; allowed:"
+            " 'auto', 'default' and 'flex'",
+            param="service_tier",
+            code="unsupported_parameter",
         )
 
 

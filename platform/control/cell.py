@@ -31,6 +31,7 @@ from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.capacity import (
     capacity_error,
     check_background_room,
+    check_tier,
     draining_rejection,
 )
 from fairserve.platform.control.cell_events import (
@@ -68,7 +69,6 @@ from fairserve.platform.control.options import ControlOptions
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.control.recorder import CallRecorder
 from fairserve.platform.control.runs import LiveRuns
-from fairserve.platform.control.tiers import check_tier
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev

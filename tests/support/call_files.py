@@ -20,6 +20,7 @@ from scripted_worker import ScriptedWorker
 
 from fairserve.platform.server.http.access_log import AccessLog
 
+DEADLINE_S = 90
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("platform", "interactions", "throttling", "scheduling", "engine")
 PATH = "/v1/chat/completions"
@@ -36,7 +37,7 @@ counted = contextvars.ContextVar("counted", default=False)
 def files_of_a_call() -> list[Path]:
     """Return the files, relative to the repository."""
     called: set[str] = set()
-    tracing = threading.Event()
+    tracing, ended = threading.Event(), threading.Event()
 
     def trace(frame, event, arg):
         if tracing.is_set() and counted.get():
@@ -48,6 +49,8 @@ def files_of_a_call() -> list[Path]:
         if scope.get("path") == PATH:
             counted.set(True)
         await passing(self, scope, receive, send)
+        if tracing.is_set():
+            ended.set()
 
     AccessLog.__call__ = marked
     threading.settrace(trace)
@@ -58,6 +61,7 @@ def files_of_a_call() -> list[Path]:
             assert server.post(PATH, BODY).status_code == 200
             tracing.set()
             answer = server.post(PATH, BODY)
+            assert ended.wait(DEADLINE_S), "its line in the log is part of it"
             tracing.clear()
             assert answer.text.endswith("data: [DONE]\n\n"), answer.text
         finally:

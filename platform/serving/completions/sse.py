@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 
-from fairserve.engine.wire.base import WorkerChunk
-from fairserve.engine.wire.chunk_output import has_content
+from fairserve.engine.wire.base import WorkerChunk, has_content
 from fairserve.engine.wire.event_form import EventForm
 from fairserve.platform.base.errors import FairServeError
 

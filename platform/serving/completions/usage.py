@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairserve.engine.wire.base import WorkerStreamError
-from fairserve.engine.wire.chunk_output import output_size
+from fairserve.engine.wire.base import WorkerStreamError, output_size
 from fairserve.engine.wire.reported_usage import UsageBounds, count_of, read_usage
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from fairserve.engine.wire.base import WorkerChunk
-from fairserve.engine.wire.chunk_output import has_content
+from fairserve.engine.wire.base import WorkerChunk, has_content
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.sse import ChunkWriter
 from fairserve.platform.serving.completions.usage import UsageMeter
