@@ -155,11 +155,14 @@ class RunGate:
             if self._feeder.has_begun(call.interaction_id):
                 return call, self._worker_of(call) or open_workers
             room = self._room(call, workers, refused.head)
+            if not room and workers is not open_workers:
+                workers = open_workers  # it may fit where the one before it does not
+                if room := self._room(call, workers, refused.head):
+                    return call, room
             if not room:
                 if refused.head is None:
                     refused.head = self._hold(call)
                 refused.classes.add(call.restriction)
-                workers = open_workers
             elif room.mask == workers.mask or matched(call, room) == matched(call, workers):
                 return call, room
             else:  # the others may hold the prefix of another call

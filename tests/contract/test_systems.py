@@ -118,8 +118,7 @@ def test_equal_input_gives_an_equal_schedule(name):
     assert runs[0] == runs[1]
 
 
-@pytest.mark.parametrize("name", DISPATCHERS)
-def test_no_worker_has_capacity_while_a_call_waits(name, seed):
+def check_conserved(name, seed):
     """Work is conserved: who waits after an event finds all windows full, or no memory to begin.
 
     There is none for runs of a class of size if there is none for one of them, or if one would delay
@@ -146,6 +145,17 @@ def test_no_worker_has_capacity_while_a_call_waits(name, seed):
     cluster.event = checked
     cluster.run(60.0)
     assert cluster.ended
+
+
+@pytest.mark.parametrize("name", DISPATCHERS)
+def test_no_worker_has_capacity_while_a_call_waits(name, seed):
+    check_conserved(name, seed)
+
+
+@pytest.mark.parametrize("seed", [11, 68])
+def test_a_call_gets_room_where_the_one_before_it_has_none(seed):
+    """The worker with the prefix of the first is full; the next fits, and not where the first does."""
+    check_conserved("fairserve", seed)
 
 
 @histories
