@@ -415,9 +415,9 @@ class World:
             outcome = rows.get(call.call_id, {}).get("outcome")
             if call.complete and outcome != "completed":
                 self.problem(f"{call} is complete; its row is {outcome}")
-            if call.left or call.complete or call.late or self._disturbed(call):
-                continue
-            if call.status == 429 and call.kind == "quota":
+            if call.over_quota and call.status == 200 and outcome != "refused":
+                self.problem(f"{call} was rejected; its row is {outcome}")
+            if call.left or call.complete or call.late or self._disturbed(call) or call.over_quota:
                 continue
             if (
                 call.status == 503

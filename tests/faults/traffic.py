@@ -59,6 +59,12 @@ class Sent:
         """True if its run had ended before the call reached the log: its stream has begun already."""
         return "conflict_error" in self.problem
 
+    @property
+    def over_quota(self):
+        """True if its quota rejected it, also in a stream that began while it waited for control."""
+        in_stream = self.status == 200 and '"reason":"contract_rpm"' in self.problem
+        return self.kind == "quota" and (self.status == 429 or in_stream)
+
 
 @dataclass
 class Job:
