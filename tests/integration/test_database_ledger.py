@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from usage_histories import roll_up_uncommitted
 
+from fairserve.interactions.call import ServiceTier
 from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db import keys
@@ -217,6 +218,7 @@ records = st.lists(
         app=st.sampled_from(["app_a", "app_B", "app_c"]),
         user=st.sampled_from(["", "Zoe", "anna", "émile", "user/1"]),
         served_model=st.sampled_from(["", "m", "M-2"]),
+        service_tier=st.sampled_from(get_args(ServiceTier)),
         outcome=st.sampled_from(get_args(CallOutcome)),
         accepted_at=st.floats(START - DAY_S, START + 2 * DAY_S).map(lambda s: round(s, 3)),
         input_tokens=tokens,
@@ -333,6 +335,7 @@ def test_usage_equals_the_plain_sum_of_the_ledger(
             "model": call.served_model or call.model,
             "day": day_of(call),
             "hour": hour_of(call),
+            "service_tier": call.service_tier,
         }
         expected[tuple(values[group] for group in groups)].append(call)
     assert found.total == len(expected)
