@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fairserve.engine.torch.events import Admitted, Generated
-from fairserve.engine.torch.openai_request import GenerationRequest
-from fairserve.engine.torch.openai_response import EngineAnswerWriter
+from fairserve.engine.torch.openai.request import GenerationRequest
+from fairserve.engine.torch.openai.response import EngineAnswerWriter
 from fairserve.engine.torch.running_call import EngineCall
 
 DRAINING = "the worker is draining"

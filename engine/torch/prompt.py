@@ -10,8 +10,8 @@ import numpy as np
 from jinja2 import TemplateError
 
 from fairserve.engine.torch.bad_words import BadWords, word_tokens
-from fairserve.engine.torch.openai_fields import RequestError
-from fairserve.engine.torch.openai_request import GenerationRequest
+from fairserve.engine.torch.openai.fields import RequestError
+from fairserve.engine.torch.openai.request import GenerationRequest
 from fairserve.engine.torch.tokenize_request import TokenizeRequest
 from fairserve.engine.wire.prompt_options import PromptOptions
 from fairserve.interactions.call import TokenIds

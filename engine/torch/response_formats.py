@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from fairserve.engine.torch.openai_fields import RequestError
+from fairserve.engine.torch.openai.fields import RequestError
 from fairserve.engine.torch.output_format import OutputFormat
 from fairserve.engine.torch.schema_checks import SchemaChecks, UnusableSchemaError
 from fairserve.engine.torch.token_constraint import Grammar

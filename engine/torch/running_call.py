@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, Generated
-from fairserve.engine.torch.openai_response import SampleOutput
+from fairserve.engine.torch.openai.response import SampleOutput
 
 
 class EngineCall:

@@ -44,9 +44,9 @@ from fairserve.engine.torch.http_answers import (
     unavailable,
 )
 from fairserve.engine.torch.model_loader import LoadedModel
-from fairserve.engine.torch.openai_fields import RequestError
-from fairserve.engine.torch.openai_request import GenerationRequest, Kind, parse
-from fairserve.engine.torch.openai_response import EngineAnswerWriter
+from fairserve.engine.torch.openai.fields import RequestError
+from fairserve.engine.torch.openai.request import GenerationRequest, Kind, parse
+from fairserve.engine.torch.openai.response import EngineAnswerWriter
 from fairserve.engine.torch.page_changes import PageChange, PageChanges
 from fairserve.engine.torch.prompt import PromptEncoder
 from fairserve.engine.torch.response_formats import ResponseFormats

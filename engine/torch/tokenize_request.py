@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.engine.torch.openai_fields import OpenAIBody, RequestError
-from fairserve.engine.torch.openai_prompt import (
+from fairserve.engine.torch.openai.fields import OpenAIBody, RequestError
+from fairserve.engine.torch.openai.prompt import (
     Messages,
     TemplateVariables,
     plain,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fairserve.engine.torch.openai_fields import RequestError
-from fairserve.engine.torch.openai_request import GenerationRequest
+from fairserve.engine.torch.openai.fields import RequestError
+from fairserve.engine.torch.openai.request import GenerationRequest
 from fairserve.engine.torch.response_formats import ResponseFormats
 from fairserve.engine.torch.scripted.script import ScriptedAnswer, scripted_answer
 from fairserve.engine.torch.scripted.scripted_output import ScriptedOutput

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairserve.engine.torch.builtin_model import CALL_ID
-from fairserve.engine.torch.openai_request import GenerationRequest
+from fairserve.engine.torch.openai.request import GenerationRequest
 from fairserve.engine.torch.output_format import OutputFormat
 from fairserve.engine.torch.scripted.schema_example import NoExampleError, SchemaExample
 

@@ -48,7 +48,7 @@ def differences(before: Any, after: Any, name: str = "") -> Iterator[tuple[str, 
     if not parts or not all(isinstance(each, dict) and (each or not name) for each in parts):
         yield name, before, after
         return
-    olds, news = before or {}, after or {}
-    for each in dict.fromkeys((*olds, *news)):
+    former, present = before or {}, after or {}
+    for each in dict.fromkeys((*former, *present)):
         inner = f"{name}.{each}" if name else each
-        yield from differences(olds.get(each), news.get(each), inner)
+        yield from differences(former.get(each), present.get(each), inner)

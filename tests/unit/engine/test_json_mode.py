@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.engine.torch.json_mode import MASK_BUDGET_S, JsonMode, token_table
-from fairserve.engine.torch.openai_fields import RequestError
+from fairserve.engine.torch.openai.fields import RequestError
 from fairserve.engine.torch.output_format import OutputFormat
 from fairserve.engine.torch.response_formats import (
     MAX_SCHEMA_BYTES,

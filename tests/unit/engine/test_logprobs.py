@@ -12,8 +12,8 @@ from fairserve.engine.torch import sampler
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.engine.torch.events import Generated
 from fairserve.engine.torch.logprobs import TokenLogprobs
-from fairserve.engine.torch.openai_logprobs import chat_logprobs, completion_logprobs
-from fairserve.engine.torch.openai_response import EngineAnswerWriter, SampleOutput
+from fairserve.engine.torch.openai.logprobs import chat_logprobs, completion_logprobs
+from fairserve.engine.torch.openai.response import EngineAnswerWriter, SampleOutput
 from fairserve.engine.torch.token_texts import TokenTexts
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairserve.engine.torch.openai_request import RequestError, parse
+from fairserve.engine.torch.openai.request import RequestError, parse
 from fairserve.engine.torch.output_format import OutputFormat
 from fairserve.engine.wire.request_fields import CHAT_FIELDS, TEXT_FIELDS
 

@@ -1,7 +1,7 @@
 """A call applies its events one by one, and its close cancels running samples."""
 
 from fairserve.engine.torch.events import Admitted, Failed, Generated
-from fairserve.engine.torch.openai_response import EngineAnswerWriter
+from fairserve.engine.torch.openai.response import EngineAnswerWriter
 from fairserve.engine.torch.running_call import EngineCall
 
 

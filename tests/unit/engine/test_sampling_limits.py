@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.engine.torch.events import Failed, Generated
-from fairserve.engine.torch.openai_fields import RequestError
-from fairserve.engine.torch.openai_request import parse
+from fairserve.engine.torch.openai.fields import RequestError
+from fairserve.engine.torch.openai.request import parse
 from fairserve.engine.torch.prompt import PromptEncoder
 
 PROMPT = list(b"Once upon a time")

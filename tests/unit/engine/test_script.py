@@ -6,8 +6,8 @@ import json
 import pytest
 
 from fairserve.engine.torch.builtin_model import CALL_ID, DEMO_MODEL_NAME, ensure_builtin_model
-from fairserve.engine.torch.openai_fields import RequestError
-from fairserve.engine.torch.openai_request import parse
+from fairserve.engine.torch.openai.fields import RequestError
+from fairserve.engine.torch.openai.request import parse
 from fairserve.engine.torch.prompt import PromptEncoder
 from fairserve.engine.torch.scripted.script import scripted_answer
 from fairserve.engine.torch.scripted.scripted_output import ScriptedOutput

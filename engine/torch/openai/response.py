@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from fairserve.engine.torch.events import FinishReason, Generated
 from fairserve.engine.torch.logprobs import TokenLogprobs
-from fairserve.engine.torch.openai_logprobs import chat_logprobs, completion_logprobs
-from fairserve.engine.torch.openai_request import Kind
+from fairserve.engine.torch.openai.logprobs import chat_logprobs, completion_logprobs
+from fairserve.engine.torch.openai.request import Kind
 from fairserve.engine.torch.token_texts import TokenTexts
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from fairserve.engine.torch.openai_fields import FieldsPart, RequestError
+from fairserve.engine.torch.openai.fields import FieldsPart, RequestError
 
 MAX_TOOLS = 128
 

@@ -1,6 +1,6 @@
 """Reads the bodies of /v1/chat/completions and /v1/completions.
 
-The models define types and limits (:mod:`fairserve.engine.torch.openai_fields` converts their
+The models define types and limits (:mod:`fairserve.engine.torch.openai.fields` converts their
 errors to ours); checks that involve several fields raise RequestError themselves.
 """
 
@@ -12,15 +12,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from fairserve.engine.torch.bad_words import MAX_BAD_WORD_CHARS, MAX_BAD_WORDS, BadWords
-from fairserve.engine.torch.openai_fields import FieldsPart, OpenAIBody, RequestError, shown
-from fairserve.engine.torch.openai_prompt import (
+from fairserve.engine.torch.openai.fields import FieldsPart, OpenAIBody, RequestError, shown
+from fairserve.engine.torch.openai.prompt import (
     Messages,
     TemplateVariables,
     ToolMessages,
     plain,
     prompt_options,
 )
-from fairserve.engine.torch.openai_tools import (
+from fairserve.engine.torch.openai.tools import (
     NO_TOOLS,
     AnyToolChoice,
     RequestedTools,

@@ -9,7 +9,7 @@ import orjson
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fairserve.engine.torch.openai_fields import UNSUPPORTED, FieldsPart
+from fairserve.engine.torch.openai.fields import UNSUPPORTED, FieldsPart
 from fairserve.engine.wire.prompt_options import PromptOptions
 
 
