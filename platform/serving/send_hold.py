@@ -18,7 +18,7 @@ class SendHold:
         """End of the hold; None from the first :meth:`lasts` after it on."""
 
     def extend(self, seconds: float) -> None:
-        """SendHold for this time from now on, or longer if it does so already."""
+        """Hold for this time from now on, or longer if it does so already."""
         self.until_s = max(self.until_s or 0.0, self._clock() + seconds)
 
     def lasts(self) -> bool:

@@ -94,6 +94,8 @@ class World:
         self.ledger = management.state.ledger = Ledger(management.platform.ledger)
         self.programs = management.state.programs = Programs(management.programs)
         self.sessions = management.state.session_factory
+        # The server continues the alarms that are stored when it first looks: before any is planted.
+        management.on_loop(management.platform.alarms._continue)
         self.one, self.other = management.new_tenant("one"), management.new_tenant("other")
         self.app = management.new_app(self.one)
         self.second_app = management.new_app(self.one, "second")
