@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
+from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from fairserve.platform.base.clock import utc_s
+from fairserve.platform.fleet.template_parts import reads_parts
 
 DEFAULT = "default"
 TOOL_USE = "tool_use"
@@ -34,6 +36,15 @@ _END = "CONTINUE_FINAL_MESSAGE_TAG "
 """Mark of the end of a message that the answer continues; transformers' own."""
 
 Messages = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTemplate:
+    """A template, ready to be rendered."""
+
+    program: Template
+    reads_parts: bool
+    """Flag: it gets contents as lists of parts."""
 
 
 class ChatTemplate:
@@ -48,7 +59,7 @@ class ChatTemplate:
         """
         self.text = "\n".join(templates.values())
         """The text of all templates."""
-        compiled = {name: _environment().from_string(text) for name, text in templates.items()}
+        compiled = {name: compile_template(text) for name, text in templates.items()}
         self._plain = compiled[DEFAULT]
         self._with_tools = compiled.get(TOOL_USE, self._plain)
         self._variables = {**(special_tokens or {}), "documents": None}
@@ -61,22 +72,26 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
-        """Return the prompt. ``messages`` have texts as contents.
+        """Return the prompt. A content is a text or a list of texts, which are given as vLLM does.
 
         With ``continue_final_message`` it ends with the last message. Raises ValueError if that is
         impossible or the prompt is too long, and whatever the template raises.
         """
         if not messages:
             raise ValueError("a conversation needs at least one message")
+        last = ""
         if continue_final_message:
-            *before, last = messages
-            if not isinstance(last.get("content"), str):
+            *before, message = messages
+            if not isinstance(message.get("content"), str | list):
                 raise ValueError("the last message has no content to continue")
-            messages = [*before, {**last, "content": last["content"] + _END}]
+            *texts, last = _texts(message) or [""]
+            messages = [*before, {**message, "content": [*texts, last + _END]}]
         template = self._plain if tools is None else self._with_tools
+        given = _parts if template.reads_parts else _text
+        messages = [{**message, "content": given(message)} for message in messages]
         parts, size = [], 0
         # The options of a prompt overwrite special tokens.
-        for part in template.generate(
+        for part in template.program.generate(
             {**self._variables, **variables}, messages=messages, tools=tools
         ):
             parts.append(part)
@@ -84,7 +99,29 @@ class ChatTemplate:
             if size > MAX_CHARS:
                 raise ValueError(f"the prompt has more than {MAX_CHARS} characters")
         text = "".join(parts)
-        return _until(text, last["content"]) if continue_final_message else text
+        return _until(text, last) if continue_final_message else text
+
+
+def compile_template(text: str) -> CompiledTemplate:
+    """Compile a template. Raises jinja2.TemplateSyntaxError."""
+    environment = _environment()
+    return CompiledTemplate(environment.from_string(text), reads_parts(environment.parse(text)))
+
+
+def _texts(message: dict[str, Any]) -> list[str]:
+    content = message.get("content")
+    return [content] if isinstance(content, str) else content or []
+
+
+def _text(message: dict[str, Any]) -> str:
+    return "\n".join(filter(None, _texts(message)))
+
+
+def _parts(message: dict[str, Any]) -> str | list[dict[str, str]]:
+    """The result of a tool is one text in all templates."""
+    if message.get("role") == "tool":
+        return _text(message)
+    return [{"type": "text", "text": text} for text in _texts(message)]
 
 
 def _until(text: str, last: str) -> str:

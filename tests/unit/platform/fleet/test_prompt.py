@@ -79,6 +79,21 @@ def test_templates_get_messages_as_vllm_gives_them(arguments, shown):
     assert call["function"]["arguments"] == arguments, "the call of the client is unchanged"
 
 
+def test_templates_that_loop_over_parts_get_parts():
+    """As vLLM gives them: one text is one part, no content is none, a tool's result is a text."""
+    loops = "{% for part in m.content %}<{{ part.type }}:{{ part.text }}>{% endfor %}"
+    shown = "{% if m.content is string %}{{ m.content }}{% else %}" + loops + "{% endif %};"
+    template = "{% for m in messages %}" + shown + "{% endfor %}"
+    backend = read_tokenizer(ensure_builtin_model()).backend
+    reader = TemplateCounter(ModelTokenizer(backend, ChatTemplate({DEFAULT: template}), False))
+    parts = [{"type": "text", "text": text} for text in ("a", "", "b")]
+    chat = [message("system", "x"), message("user", parts), message("assistant", None)]
+    chat += [message("tool", parts), message("user", "")]
+    counted = reader.chat(chat, None)
+    want = "<text:x>;<text:a><text:><text:b>;;a\nb;<text:>;"
+    assert backend.decode(counted.token_ids.tolist()) == want
+
+
 def test_errors_of_the_template_are_reported(counter):
     with pytest.raises(InvalidRequestError, match="unknown role pirate") as raised:
         counter.chat([message("pirate", "arr")], None)
