@@ -20,9 +20,9 @@ from fairserve.benchmarks.bench.figure import BenchWorkload, Figure, FigurePart,
 from fairserve.benchmarks.bench.figures_command import FiguresCommand
 from fairserve.benchmarks.bench.gateway.calls import words
 from fairserve.benchmarks.bench.measure import cpu_ns, wall_ns
-from fairserve.platform.fleet.chat_template import DEFAULT, ChatTemplate
-from fairserve.platform.fleet.prompt import INLINE_CHARS, PromptReader, TemplateCounter
-from fairserve.platform.fleet.tokenizer_files import ModelTokenizer
+from fairserve.platform.fleet.prompts.chat_template import DEFAULT, ChatTemplate
+from fairserve.platform.fleet.prompts.reader import INLINE_CHARS, PromptReader, TemplateCounter
+from fairserve.platform.fleet.prompts.tokenizer_files import ModelTokenizer
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 FIRST = Figure("tokenise_first_turn_us", "us", "prompt of a first turn, 200 new tokens", None)

@@ -34,14 +34,14 @@ from fairserve.platform.base.bulkhead import TurnThreads
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.fleet.fleet import Desired
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.fleet.prompt import (
+from fairserve.platform.fleet.prompts.reader import (
     BytesCounter,
     PromptCounter,
     PromptReader,
     load_counter,
 )
-from fairserve.platform.fleet.tokenizer_files import NoTokenizerError
-from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
+from fairserve.platform.fleet.prompts.tokenizer_files import NoTokenizerError
+from fairserve.platform.fleet.prompts.worker import WorkerPromptReader
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ MAX_MISSING = 256
 
 
 class PoolLoad(Protocol):
-    """Loads a tokenizer; see :func:`~fairserve.platform.fleet.prompt.load_counter`."""
+    """Loads a tokenizer; see :func:`~fairserve.platform.fleet.prompts.reader.load_counter`."""
 
     def __call__(self, name: str, *, fetch: bool, chat: bool = True) -> PromptCounter:
         """Return the counter of a tokenizer. Raises NoTokenizerError.

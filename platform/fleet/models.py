@@ -18,9 +18,9 @@ from fairserve.platform.base.errors import (
     NotFoundError,
     UnavailableError,
 )
-from fairserve.platform.fleet.prompt import PromptReader
+from fairserve.platform.fleet.prompts.reader import PromptReader
+from fairserve.platform.fleet.prompts.worker import WorkerPromptReader
 from fairserve.platform.fleet.splits import Targets, pick_available
-from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 
 SHOWN_NAMES = 50
 ABSENT_S = 30.0

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from fairserve.platform.fleet import chat_template
-from fairserve.platform.fleet.chat_template import ChatTemplate
+from fairserve.platform.fleet.prompts import chat_template
+from fairserve.platform.fleet.prompts.chat_template import ChatTemplate
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 FOLDER = Path(__file__).with_name("chat_templates")

@@ -18,8 +18,8 @@ from tokenizers import (
 )
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
-from fairserve.platform.fleet.prompt import load_counter
-from fairserve.platform.fleet.tokenizer_files import NoTokenizerError, read_tokenizer
+from fairserve.platform.fleet.prompts.reader import load_counter
+from fairserve.platform.fleet.prompts.tokenizer_files import NoTokenizerError, read_tokenizer
 
 WORDS = "the table of the house is here; they'll have been there 1234 times. Über ßtraße 中国 " * 9
 TEMPLATE = (
@@ -280,7 +280,7 @@ def test_the_configuration_shows_whether_a_model_takes_media(tmp_path, config, t
 
 def test_counting_imports_neither_transformers_nor_torch():
     code = (
-        "import sys; from fairserve.platform.fleet.prompt import load_counter;"
+        "import sys; from fairserve.platform.fleet.prompts.reader import load_counter;"
         f"counter = load_counter({str(ensure_builtin_model())!r});"
         "counter.chat([{'role': 'user', 'content': 'x'}], None);"
         "print({'torch', 'transformers', 'huggingface_hub'} & sys.modules.keys())"

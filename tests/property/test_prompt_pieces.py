@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT
-from fairserve.platform.fleet.chat_template import ChatTemplate
-from fairserve.platform.fleet.prompt import TemplateCounter
-from fairserve.platform.fleet.prompt_pieces import PieceEncoder
-from fairserve.platform.fleet.tokenizer_files import ModelTokenizer
+from fairserve.platform.fleet.prompts.chat_template import ChatTemplate
+from fairserve.platform.fleet.prompts.pieces import PieceEncoder
+from fairserve.platform.fleet.prompts.reader import TemplateCounter
+from fairserve.platform.fleet.prompts.tokenizer_files import ModelTokenizer
 
 BEGIN, END = "<|begin|>", "<|end|>"
 TEMPLATE = (

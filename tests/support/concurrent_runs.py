@@ -23,7 +23,7 @@ from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.run_rules import DEFAULT_RUN_RULES
 from fairserve.platform.control.messages import Grant, Release
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.fleet.prompts.reader import Prompt
 from fairserve.platform.serving.decision.check import CheckOptions
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.serving.decision.service import DecisionService

@@ -463,7 +463,7 @@ NOT_SHARED = {
     "platform/db/watch.py": "one probe of the database at a time",
     "platform/fleet/direct_address.py": "a cache of what is computed at once",
     "platform/fleet/model_pools.py": "models of the fleet, which the operator names",
-    "platform/fleet/prompt.py": "uses TurnThreads, which are listed",
+    "platform/fleet/prompts/reader.py": "uses TurnThreads, which are listed",
     "platform/control/service.py": "uses Subscribers, which are listed",
     "platform/monitoring/activity_bucket.py": "figures for operators: the largest clients are named",
     "platform/monitoring/call_metrics.py": "figures for operators: models of the fleet, known reasons",

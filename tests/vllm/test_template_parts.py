@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("vllm")
 from vllm.renderers.hf import _detect_content_format
 
-from fairserve.platform.fleet.chat_template import compile_template
+from fairserve.platform.fleet.prompts.chat_template import compile_template
 
 FAMILIES = {
     path.stem: path.read_text(encoding="utf-8")

@@ -18,9 +18,9 @@ from fairserve.platform.fleet.fleet import FleetPart
 from fairserve.platform.fleet.fleet_file import FleetFileError
 from fairserve.platform.fleet.joining import authorize
 from fairserve.platform.fleet.model_pools import tokenizer_names
-from fairserve.platform.fleet.prompt import load_counter
+from fairserve.platform.fleet.prompts.reader import load_counter
+from fairserve.platform.fleet.prompts.tokenizer_files import NoTokenizerError
 from fairserve.platform.fleet.static_workers import static_fleet
-from fairserve.platform.fleet.tokenizer_files import NoTokenizerError
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.platform.server.configuration import configured_fleet, masked
 from fairserve.platform.server.doctor.clocks import compared

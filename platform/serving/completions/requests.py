@@ -19,7 +19,7 @@ from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.fleet.prompts.reader import Prompt
 from fairserve.platform.serving.completions.endpoint import CheckSize
 from fairserve.platform.serving.completions.merge import Merger, WholeCompletion
 from fairserve.platform.serving.completions.output_schema import without_id

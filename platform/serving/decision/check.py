@@ -39,7 +39,7 @@ from fairserve.platform.control.messages import (
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
+from fairserve.platform.fleet.prompts.reader import Prompt, PromptTooLongError
 from fairserve.platform.serving.decision.end_user import user_in_headers
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.serving.settings import CacheIsolation

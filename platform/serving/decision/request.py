@@ -13,8 +13,8 @@ from typing import Any, Literal
 from fairserve.engine.wire.request_fields import FieldDemand
 from fairserve.engine.wire.tasks import Task
 from fairserve.interactions.tracking.identity import CallIdentity
-from fairserve.platform.fleet.prompt import Prompt, PromptReader
-from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
+from fairserve.platform.fleet.prompts.reader import Prompt, PromptReader
+from fairserve.platform.fleet.prompts.worker import WorkerPromptReader
 from fairserve.platform.tenancy.auth import Principal
 
 AnyReader = PromptReader | WorkerPromptReader

@@ -16,7 +16,7 @@ from fairserve.platform.base.errors import BodyTooLargeError, FairServeError
 from fairserve.platform.control.messages import Attached, Cancel, Grant, RejectCall
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.fleet.prompts.reader import Prompt
 from fairserve.platform.serving.decision.check import CheckedCall, CheckOptions, check, count
 from fairserve.platform.serving.decision.headers import call_headers, limit_headers
 from fairserve.platform.serving.decision.rejection import (

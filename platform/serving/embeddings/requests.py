@@ -25,7 +25,7 @@ from fairserve.engine.wire.tasks import EMBEDDINGS, TASK_OF_PATH, PoolingPath
 from fairserve.interactions.call import NO_TOKENS
 from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
 from fairserve.platform.fleet.models import MAX_CALL_TOKENS
-from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.fleet.prompts.reader import Prompt
 from fairserve.platform.serving.completions.schemas import invalid
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.end_user import user_in_body

@@ -10,8 +10,8 @@ from scripted_worker import ScriptedWorker
 
 from fairserve.platform.fleet import models
 from fairserve.platform.fleet.model_pools import ModelPools
-from fairserve.platform.fleet.prompt import BytesCounter
-from fairserve.platform.fleet.tokenizer_files import NoTokenizerError
+from fairserve.platform.fleet.prompts.reader import BytesCounter
+from fairserve.platform.fleet.prompts.tokenizer_files import NoTokenizerError
 from fairserve.platform.server import wiring
 
 PATH = "/v1/chat/completions"

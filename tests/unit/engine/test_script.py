@@ -11,8 +11,8 @@ from fairserve.engine.torch.openai.request import parse
 from fairserve.engine.torch.prompt import PromptEncoder
 from fairserve.engine.torch.scripted.script import scripted_answer
 from fairserve.engine.torch.scripted.scripted_output import ScriptedOutput
-from fairserve.platform.fleet.prompt import load_counter
-from fairserve.platform.fleet.tokenizer_files import read_tokenizer
+from fairserve.platform.fleet.prompts.reader import load_counter
+from fairserve.platform.fleet.prompts.tokenizer_files import read_tokenizer
 
 
 def tool(name, description="", *required, **properties):

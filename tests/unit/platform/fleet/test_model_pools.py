@@ -12,8 +12,8 @@ from fairserve.platform.base.errors import InvalidRequestError, NotFoundError, U
 from fairserve.platform.fleet.fleet import Desired, FleetPart, merge
 from fairserve.platform.fleet.model_pools import MISSING_S, ModelPools
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.fleet.prompt import BytesCounter
-from fairserve.platform.fleet.tokenizer_files import NoTokenizerError
+from fairserve.platform.fleet.prompts.reader import BytesCounter
+from fairserve.platform.fleet.prompts.tokenizer_files import NoTokenizerError
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 

@@ -14,7 +14,7 @@ from fairserve.platform.base.errors import (
 )
 from fairserve.platform.control.messages import Attached, Cancel, Grant, RejectCall, RunView
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.fleet.prompts.reader import Prompt
 from fairserve.platform.serving.decision.check import CheckOptions
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.serving.decision.service import DecisionService

@@ -25,7 +25,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import Metaspace
 
 from fairserve.engine.torch.model_hub import ask_hub, is_here
-from fairserve.platform.fleet.chat_template import DEFAULT, ChatTemplate
+from fairserve.platform.fleet.prompts.chat_template import DEFAULT, ChatTemplate
 
 TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"

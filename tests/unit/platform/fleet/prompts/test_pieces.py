@@ -4,7 +4,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from fairserve.platform.fleet.prompt_pieces import (
+from fairserve.platform.fleet.prompts.pieces import (
     ENTRY_BYTES,
     KEPT_S,
     LEAST_CHARS,

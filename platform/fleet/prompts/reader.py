@@ -4,7 +4,7 @@ The chat template and the tokenizer are the model's. *System tokens* are those o
 system and developer messages and tool definitions (ALGORITHMS section 0). A short prompt is tokenised
 on the event loop, a longer one in a thread, a large one in the threads for large prompts, and one that
 is certainly too long not at all: nothing here runs on the event loop for a millisecond. What earlier
-prompts of the tenant had is not tokenised again (:mod:`.prompt_pieces`).
+prompts of the tenant had is not tokenised again (:mod:`.pieces`).
 
 Cost of a call: about 3 us for each new token, which rendering, finding known pieces and the thread add
 0.2 ms to. Weakness: tokens of images are not counted.
@@ -27,9 +27,9 @@ from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT, PromptOptions
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.base.bulkhead import TurnThreads
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.fleet.prompt_pieces import PieceEncoder
-from fairserve.platform.fleet.token_bound import chars_per_token
-from fairserve.platform.fleet.tokenizer_files import (
+from fairserve.platform.fleet.prompts.pieces import PieceEncoder
+from fairserve.platform.fleet.prompts.token_bound import chars_per_token
+from fairserve.platform.fleet.prompts.tokenizer_files import (
     ModelTokenizer,
     NoTokenizerError,
     find_folder,

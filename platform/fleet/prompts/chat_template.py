@@ -25,7 +25,7 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from fairserve.platform.base.clock import utc_s
-from fairserve.platform.fleet.template_parts import reads_parts
+from fairserve.platform.fleet.prompts.template_parts import reads_parts
 
 DEFAULT = "default"
 TOOL_USE = "tool_use"

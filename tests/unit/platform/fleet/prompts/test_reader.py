@@ -9,15 +9,15 @@ import pytest
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.fleet.chat_template import DEFAULT, ChatTemplate
-from fairserve.platform.fleet.prompt import (
+from fairserve.platform.fleet.prompts.chat_template import DEFAULT, ChatTemplate
+from fairserve.platform.fleet.prompts.reader import (
     BytesCounter,
     Prompt,
     PromptReader,
     TemplateCounter,
     load_counter,
 )
-from fairserve.platform.fleet.tokenizer_files import (
+from fairserve.platform.fleet.prompts.tokenizer_files import (
     ModelTokenizer,
     NoTokenizerError,
     read_tokenizer,

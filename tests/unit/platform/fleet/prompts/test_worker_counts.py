@@ -5,7 +5,7 @@ import pytest
 
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
+from fairserve.platform.fleet.prompts.worker import WorkerPromptReader
 
 SYSTEM, USER = {"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}
 

@@ -21,7 +21,7 @@ from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableErr
 from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT, PromptOptions
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.fleet.prompt import (
+from fairserve.platform.fleet.prompts.reader import (
     BytesCounter,
     Prompt,
     leading_system_messages,
@@ -34,7 +34,7 @@ Tokenize = Callable[[Mapping[str, Any]], Awaitable[TokenIds]]
 
 
 class WorkerPromptReader:
-    """The counterpart of :class:`~fairserve.platform.fleet.prompt.PromptReader`."""
+    """The counterpart of :class:`~fairserve.platform.fleet.prompts.reader.PromptReader`."""
 
     exact = True
     source = "worker"

@@ -11,13 +11,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
-from fairserve.platform.fleet.prompt import load_counter
+from fairserve.platform.fleet.prompts.reader import load_counter
 
 REVISION = "0" * 40
 MODEL = "org/model"
 LOAD = f"""
 import sys
-from fairserve.platform.fleet.prompt import load_counter
+from fairserve.platform.fleet.prompts.reader import load_counter
 counter = load_counter("{MODEL}", fetch=sys.argv[1] == "fetch")
 print(counter.chat([{{"role": "user", "content": "hello"}}], None).token_ids.tolist())
 """

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
-from fairserve.platform.fleet.prompt import PromptTooLongError, load_counter
-from fairserve.platform.fleet.token_bound import chars_per_token
+from fairserve.platform.fleet.prompts.reader import PromptTooLongError, load_counter
+from fairserve.platform.fleet.prompts.token_bound import chars_per_token
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
