@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 INLINE_CHARS = 300
 """Characters above which a text is tokenised in a thread; this many take 0.3 ms, at most 0.7."""
+INLINE_ESTIMATE_CHARS = 8_192
+"""The same for an estimate: 10 us as one text, 0.6 ms as a thousand messages."""
 CHARS_PER_WIDE = 8
 """Characters of ASCII that take as long to tokenise as one of another script, at most."""
 CHARS_PER_TEXT = 16
@@ -230,6 +232,7 @@ class PromptReader:
         self.takes_media = bool(getattr(counter, "takes_media", not self.exact))
         """True if the model accepts images or sound, or if that is unknown."""
         self._counter = counter
+        self._inline_chars = INLINE_CHARS if self.exact else INLINE_ESTIMATE_CHARS
         self._large = large
         self._threads = TurnThreads(THREADS, "tokenizer")
 
@@ -276,7 +279,7 @@ class PromptReader:
         return await self._count(size, tenant, count), self.exact
 
     async def _count(self, size: int, tenant: str, count: Callable[[], T]) -> T:
-        if size <= INLINE_CHARS:
+        if size <= self._inline_chars:
             return count()
         threads = self._threads
         if size > LARGE_CHARS and self._large is not None:

@@ -173,6 +173,21 @@ async def test_long_prompts_are_tokenised_in_a_thread(content, inline):
     reader.close()
 
 
+@pytest.mark.parametrize(("content", "inline"), [("x" * 8_000, True), ("x" * 8_200, False)])
+async def test_estimates_of_usual_prompts_take_no_thread(content, inline):
+    here, threads = threading.current_thread(), []
+
+    class Counter(BytesCounter):
+        def chat(self, *prompt):
+            threads.append(threading.current_thread())
+            return super().chat(*prompt)
+
+    reader = PromptReader(Counter())
+    await reader.chat([message("user", content)], None)
+    assert (threads == [here]) == inline
+    reader.close()
+
+
 class KeepingCounter:
     def __init__(self):
         self.tenants = []
