@@ -74,7 +74,7 @@ demo: $(DEMO_STAMP)
 	$(BIN)/fairserve demo
 
 serve: $(DEMO_STAMP)
-	$(BIN)/fairserve serve
+	$(BIN)/fairserve serve --model demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import BadParameter, Option
 
 from fairserve.engine.local_scheduler import make_local_scheduler, read_options
-from fairserve.engine.torch.builtin_model import DEFAULT_MODEL_NAME
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.engine.torch.engine_options import Preemption
 from fairserve.engine.torch.model_hub import check_model
 from fairserve.scheduling.base import LocalScheduler
@@ -53,7 +53,7 @@ class WorkerOptions:
             help="Checkpoint folder, hub id, or a built-in model: demo, whose answers follow a "
             "script, or fairserve-tiny-random.",
         ),
-    ] = DEFAULT_MODEL_NAME
+    ] = BUILTIN_MODEL_NAME
     host: Annotated[str, Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Option(metavar="N", help="Port to listen on; 0 takes a free one.")] = 0
     kv_tokens: Annotated[

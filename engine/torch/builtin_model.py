@@ -30,11 +30,10 @@ import numpy.typing as npt
 from fairserve.engine.torch.detokenizer import byte_characters
 
 BUILTIN_MODEL_NAME = "fairserve-tiny-random"
-"""Name of the model of random answers, accepted in place of a model folder."""
+"""Name of the model of random answers, accepted in place of a model folder: that of a worker without
+``--model``."""
 DEMO_MODEL_NAME = "fairserve-demo"
 """Name of the model of scripted answers, accepted in place of a model folder."""
-DEFAULT_MODEL_NAME = DEMO_MODEL_NAME
-"""Name of the model of a worker without ``--model``."""
 _SHORT_NAMES = {"demo": DEMO_MODEL_NAME}
 """Short names for ``--model``."""
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from fairserve.engine.torch.builtin_model import (
-    DEFAULT_MODEL_NAME,
+    BUILTIN_MODEL_NAME,
     builtin_name,
     ensure_builtin_model,
 )
@@ -128,7 +128,7 @@ class ModelPools:
         """``local_model`` is the setting ``model``; the first served model calls ``on_ready``."""
         self._models = models
         self._local_model = local_model
-        expected = local_model or DEFAULT_MODEL_NAME
+        expected = local_model or BUILTIN_MODEL_NAME
         self._local_tokenizer = builtin_name(expected) or expected
         self._on_ready = on_ready
         self._tokenize = tokenize

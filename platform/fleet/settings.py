@@ -15,9 +15,9 @@ class FleetSettings(RoomSettings):
 
     model: str = Field(
         "",
-        description="Checkpoint folder or hub id that the embedded workers load. Empty or `demo`: the "
-        "small built-in model whose answers follow a script. With worker_urls: the tokenizer of "
-        "their model.",
+        description="Checkpoint folder or hub id that the embedded workers load. Empty: a small "
+        "built-in model of random weights; `demo`: one whose answers follow a script. With "
+        "worker_urls: the tokenizer of their model.",
     )
     workers: int = Field(2, ge=0, le=256, description="Embedded worker processes to start.")
     worker_urls: TextList = Field(

@@ -285,7 +285,7 @@ class ServerProcess:
         url = f"http://{host}:{self._port}"
         name = ", ".join(model.names[0] for model in platform.models.served())
         if name == BUILTIN_MODEL_NAME:
-            name += "  (built-in, random weights: the text is noise, the serving is real)"
+            name += "  (built-in, random weights: the text is noise; --model demo talks)"
         elif name == DEMO_MODEL_NAME:
             name += "  (built-in, answers follow a script; --model serves another)"
         lines = [

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
-from fairserve.engine.torch.builtin_model import DEFAULT_MODEL_NAME, builtin_name
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, builtin_name
 from fairserve.engine.wire.base import WorkerFacts, WorkerUnavailableError
 from fairserve.engine.wire.client import HttpWorkerClient, worker_session
 from fairserve.engine.wire.worker_version import version_warning
@@ -71,7 +71,7 @@ def _embedded(settings: Settings) -> Iterator[Finding]:
     if find_spec("torch") is None:
         yield fail("fleet", "embedded workers need torch", "pip install 'fairserve[torch]'")
         return
-    builtin = builtin_name(fleet.model or DEFAULT_MODEL_NAME)
+    builtin = builtin_name(fleet.model or BUILTIN_MODEL_NAME)
     yield ok("fleet", f"{fleet.workers} embedded workers of {builtin or fleet.model}")
     if builtin is None:
         yield _tokenizer(fleet.model, (fleet.model,), None)

@@ -15,7 +15,7 @@ def parse(*argv):
 
 def test_options_have_defaults():
     options = parse()
-    assert (options.model, options.host, options.port) == ("fairserve-demo", "127.0.0.1", 0)
+    assert (options.model, options.host, options.port) == ("fairserve-tiny-random", "127.0.0.1", 0)
     assert (options.local_scheduler, options.parent) == ("dlpm", 0)
     assert (options.kv_tokens, options.scheduler_options()) == (None, {})
 
