@@ -3,45 +3,14 @@
 import pytest
 
 from fairserve.benchmarks.reproduce.dlpm.figures import (
-    FIGURE_7,
-    dlpm_figure1,
-    dlpm_figure7,
     figure1_systems,
-    trace_of,
 )
-from fairserve.benchmarks.reproduce.main import EXPERIMENTS
-from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.steady import steady
-from fairserve.benchmarks.traces.generate.dlpm_programs import Misbehaviour
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import TokenUsage
 from fairserve.scheduling.metrics import CallSample
 from fairserve.scheduling.registry import SYSTEMS
-
-
-def complete(report, rows, folder):
-    assert report.name in EXPERIMENTS
-    assert len(report.rows) == rows
-    for row in report.rows:
-        assert set(row.measured) == {column.name for column in report.columns}
-    [plot] = report.plots
-    assert (folder / plot).stat().st_size > 10_000
-    assert report.name in report.text()
-
-
-@pytest.mark.deep
-def test_figure_1_has_all_quanta(tmp_path):
-    report = dlpm_figure1(Setting(seeds=1, scale=0.15, plots=tmp_path), (1_000, 300_000))
-    complete(report, 3 + 2 * 2, tmp_path)
-    assert len(report.checks) == 13
-
-
-@pytest.mark.deep
-def test_every_cell_has_a_row_for_each_system(tmp_path):
-    report = dlpm_figure7(Setting(seeds=1, scale=0.1, plots=tmp_path), workers=(1,))
-    complete(report, len(FIGURE_7["cells"]) * len(FIGURE_7["systems"]), tmp_path)
-    assert len(report.checks) == 11, "the paper's exception has eight workers"
 
 
 def test_the_published_form_differs_from_the_registered_one_in_two_options():
@@ -53,14 +22,6 @@ def test_the_published_form_differs_from_the_registered_one_in_two_options():
         "max_bypass": 0,
         "refill_when_stuck": False,
     }
-
-
-@pytest.mark.deep
-def test_load_grows_with_the_workers():
-    for cell in FIGURE_7["cells"]:
-        kind = Misbehaviour(cell["misbehaviour"])
-        one, four = (len(trace_of(cell, kind, number, 0, 0.5)) for number in (1, 4))
-        assert 2.5 < four / one < 6
 
 
 def test_steady_figures_exclude_start_and_end():
