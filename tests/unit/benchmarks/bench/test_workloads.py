@@ -78,11 +78,6 @@ def test_trees_share_nothing_and_prompts_diverge_at_level_ends():
     assert common_tokens(by_tree[0][0].token_ids, by_tree[1][0].token_ids) <= 2
 
 
-def test_a_single_length_is_possible():
-    trees = PromptTrees(3, shortest_tokens=512, longest_tokens=512)
-    assert {len(trees.prompt(0).token_ids) for _ in range(20)} == {512}
-
-
 # --- calls --------------------------------------------------------------------------------------
 
 
