@@ -33,6 +33,31 @@ def test_every_call_is_served_eventually(seed, quantum):
     assert engine.held == 0
 
 
+def test_refill_when_stuck_is_work_conserving_and_the_paper_is_not():
+    """One client in credit has a call that does not fit, another in debt has one that would fit."""
+    idle = {}
+    for stuck in (True, False):
+        engine = Engine(DlpmOptions(quantum=100, refill_when_stuck=stuck, max_bypass=0), 1000)
+        engine.add("debt", 400, 100)  # deep in debt
+        engine.add("debt", 200, 150)
+        for _ in range(3):
+            engine.step()
+        engine.add("big", 600, 300)
+        for _ in range(5):
+            engine.add("debt", 200, 100)
+        steps_idle = 0
+        for _ in range(600):
+            fits = any(
+                engine.held + call.prompt_tokens + call.max_output_tokens <= engine.capacity
+                for call in engine.waiting.values()
+            )
+            admitted = engine.step()
+            steps_idle += bool(fits and not admitted)
+        idle[stuck] = steps_idle
+    assert idle[True] == 0
+    assert idle[False] > 0
+
+
 def test_idle_clients_in_credit_are_evicted():
     engine = Engine(DlpmOptions(quantum=1e6), 10_000)
     for number in range(50):
