@@ -54,15 +54,8 @@ class _Path:
 class PromptTrees:
     """An endless sequence of prompts of some trees."""
 
-    def __init__(
-        self,
-        seed: int,
-        trees: int = 25,
-        shortest_tokens: int = SHORTEST_TOKENS,
-        longest_tokens: int = LONGEST_TOKENS,
-    ) -> None:
+    def __init__(self, seed: int, trees: int = 25) -> None:
         self._random = np.random.default_rng(seed)
-        self._shortest, self._longest = shortest_tokens, longest_tokens
         self._trees = [self._tree() for _ in range(trees)]
 
     def __len__(self) -> int:
@@ -72,8 +65,8 @@ class PromptTrees:
     def prompt(self, tree: int) -> BenchPrompt:
         """Return the next prompt of a tree."""
         random, paths = self._random, self._trees[tree]
-        span = self._longest - self._shortest
-        length = self._shortest + round(span * random.random() ** (1 / MEAN_SHARE - 1))
+        span = LONGEST_TOKENS - SHORTEST_TOKENS
+        length = SHORTEST_TOKENS + round(span * random.random() ** (1 / MEAN_SHARE - 1))
         wanted = length * random.uniform(*SHARED)
         path = paths[random.integers(len(paths))]
         ends = [end for end in path.ends if end <= length * MOST_SHARED]
@@ -91,7 +84,7 @@ class PromptTrees:
         return paths
 
     def _longer(self, path: _Path, shares: tuple[float, float]) -> _Path:
-        more = self._tokens(int(self._longest * self._random.uniform(*shares)))
+        more = self._tokens(int(LONGEST_TOKENS * self._random.uniform(*shares)))
         token_ids = np.concatenate([path.token_ids, more])
         return _Path(token_ids, (*path.ends, len(token_ids)))
 

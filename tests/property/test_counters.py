@@ -196,55 +196,6 @@ def test_queued_counters_stay_within_one_call(seed, clients, levels):
                 assert max(queued) - min(queued) <= largest + 1e-9
 
 
-def test_the_lift_denies_credit_for_idling():
-    counters = VirtualCounters()
-    counters.arrive(("busy",), 1)
-    busy = counters.arrive(("busy",), 2)
-    counters.charge(busy, 1000.0)
-    counters.arrive(("returned",), 3)
-    assert counters.value(("returned",)) == 1000.0
-
-
-@pytest.mark.parametrize(("lift_when_idle", "counter"), [(True, 1000.0), (False, 0.0)])
-def test_with_an_empty_queue_the_lift_is_to_the_last_client_to_leave(lift_when_idle, counter):
-    """Algorithm 2 lifts to it; in the paper's code the client keeps its own counter."""
-    counters = VirtualCounters(lift_when_idle=lift_when_idle)
-    busy = counters.arrive(("busy",), 1)
-    counters.dispatch(busy, None, 1000.0)
-    counters.done(busy)
-    counters.arrive(("returned",), 2)
-    assert counters.value(("returned",)) == counter
-
-
-def test_the_lift_applies_at_every_level():
-    """A returning tenant is lifted among tenants, its users among its users."""
-    counters = VirtualCounters()
-    counters.charge(counters.arrive(("busy", "u"), 1), 1000.0)
-    counters.arrive(("returned", "a"), 2)
-    assert counters.value(("returned",)) == 1000.0
-    assert counters.value(("returned", "a")) == 0.0, "it has no sibling to be lifted to"
-    counters.charge(counters.arrive(("returned", "a"), 3), 7.0)
-    counters.arrive(("returned", "b"), 4)
-    assert counters.value(("returned", "b")) == 7.0
-    assert counters.value(("returned",)) == 1007.0, "already queued: no lift"
-    assert counters.least().path == ("busy", "u")
-
-
-def test_the_lift_ignores_predictions():
-    """A newcomer is not lifted to a level that will be refunded."""
-    counters = VirtualCounters()
-    counters.arrive(("busy", "u"), 1)
-    busy = counters.arrive(("busy", "u"), 2)
-    counters.dispatch(busy, 2)
-    counters.reserve(busy, 500.0)
-    counters.arrive(("new", "u"), 3)
-    assert counters.value(("new",)) == 0.0
-    counters.arrive(("busy", "v"), 4)
-    assert counters.value(("busy", "v")) == 0.0
-    counters.release(busy, 500.0)
-    assert counters.value(("busy",)) == 0.0
-
-
 def test_a_lift_under_predictions_reads_few_clients():
     """With 500 queued clients and predictions, each of 500 arrivals reads a few entries of a heap."""
     counters = VirtualCounters()
@@ -331,20 +282,6 @@ def test_a_client_with_a_running_call_is_kept():
     assert counters._nodes < 3000
     counters.charge(runs, 500.0)
     assert counters.value(("runs",)) == 500.0
-
-
-def test_ties_are_resolved_by_arrival_even_after_a_requeue():
-    counters = VirtualCounters()
-    b = counters.arrive(("b",), 1)
-    counters.arrive(("a",), 2)
-    assert counters.least().path == ("b",)
-    counters.dispatch(b, None)
-    assert counters.least().path == ("a",)
-    counters.done(b)
-    counters.arrive(("b",), 1)
-    assert counters.least().path == ("b",)
-    counters.arrive(("a",), 0)
-    assert counters.least().path == ("a",)
 
 
 def test_a_client_may_be_a_prefix_of_other_paths():

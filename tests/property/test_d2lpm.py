@@ -106,21 +106,6 @@ def test_only_open_workers_are_chosen_without_a_needless_refill():
     assert made.select(new, []) is None
 
 
-def test_work_is_spread_by_charge_factor():
-    made, locality = router(quantum=1000.0)
-    for number in range(30):
-        user = "cheap" if number % 2 else "dear"
-        charge_factor = 0.5 if user == "cheap" else 2.0
-        new = make_call(f"c{number}", user=user, tokens=document(user, number))
-        worker = place(made, locality, new, charge_factor=charge_factor)
-        made.finished(new, worker, charge_factor, 10)
-    spread = {
-        user: [made.deficit(("t", user), worker) for worker in WORKERS]
-        for user in ("cheap", "dear")
-    }
-    assert all(deficit <= 1000 for deficits in spread.values() for deficit in deficits)
-
-
 def test_deficits_stay_between_one_call_and_one_quantum(seed):
     """After every selection each deficit is in (-U, Q]; U one prompt and one output."""
     rng = random.Random(seed)
@@ -177,15 +162,6 @@ def test_the_default_quantum_follows_the_mean_prompt():
     first = make_call("a", tokens=prompt((1, 100)))
     worker = place(made, locality, first)
     assert made.deficit(("t", "u"), worker) == 20 * 100 - 100
-
-
-def test_a_snapshot_is_restored():
-    made, locality = router()
-    for number in range(10):
-        place(made, locality, make_call(f"c{number}", user=f"u{number % 3}"))
-    other, _ = router(workers=[])
-    other.restore(json.loads(json.dumps(made.snapshot())))
-    assert other.snapshot() == made.snapshot()
 
 
 def test_invalid_options_are_rejected():

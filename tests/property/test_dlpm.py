@@ -188,21 +188,6 @@ def test_latency_of_an_idle_client_is_bounded(seed, clients, quantum, advance):
             demand.step()
 
 
-def test_a_tenant_with_many_users_has_one_tenants_share():
-    engine = Engine(DlpmOptions(quantum=100), CAPACITY)
-    users = ["one/u", *(f"many/u{number}" for number in range(8))]
-    for _ in range(300):
-        for user in users:
-            engine.add(user, 20, 5)
-    for _ in range(600):
-        engine.step()
-    many = [service for client, service in engine.service.items() if client != "one/u"]
-    assert abs(engine.service["one/u"] - sum(many)) <= 2 * (20 + 2 * CAPACITY + 100)
-    assert min(many) > 0
-    assert max(many) - min(many) <= 2 * (20 + 2 * CAPACITY + 100)
-    assert engine.service["one/u"] > 3 * max(many)
-
-
 @pytest.mark.deep
 def test_latency_on_several_workers_is_bounded():
     """Theorem A.4: behind D2LPM, too, a call of a client without any waits a bounded time.

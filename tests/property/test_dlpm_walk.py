@@ -1,6 +1,5 @@
 """Test DLPM's walk over the waiting calls of one worker: its turns, its options, its rejections."""
 
-import itertools
 import random
 
 import pytest
@@ -34,39 +33,6 @@ def test_every_call_is_served_eventually(seed, quantum):
     assert engine.held == 0
 
 
-def test_a_heavy_client_does_not_delay_a_light_one():
-    """One client floods; the other calls occasionally and is served immediately, whatever the queue."""
-    engine = Engine(DlpmOptions(quantum=200), 1000)
-    for _ in range(500):
-        engine.add("flood", 100, 20)
-    for _ in range(50):
-        engine.step()
-    light = engine.add("light", 100, 20)
-    waited = 0
-    while light not in engine.order and waited < 200:
-        engine.step()
-        waited += 1
-    assert waited <= 25, "one turn of the batch"
-
-
-def test_a_small_quantum_alternates_and_a_large_one_follows_the_prefix():
-    """Q -> 0 is VTC with the extend cost; Q -> inf is longest prefix match."""
-    for quantum, expected_switches in ((1.0, 19), (1e9, 1)):
-        engine = Engine(DlpmOptions(quantum=quantum), 120)
-        for _ in range(10):
-            engine.add("long", 100, 1, matched=90)
-            engine.add("short", 10, 1, matched=0)
-        for _ in range(200):
-            engine.step()
-        clients = [call_id.split("-")[0] for call_id in engine.order]
-        switches = sum(a != b for a, b in itertools.pairwise(clients))
-        if quantum == 1.0:
-            assert switches >= 10, clients
-        else:
-            assert switches == expected_switches, clients
-            assert clients[0] == "long"
-
-
 def test_refill_when_stuck_is_work_conserving_and_the_paper_is_not():
     """One client in credit has a call that does not fit, another in debt has one that would fit."""
     idle = {}
@@ -90,44 +56,6 @@ def test_refill_when_stuck_is_work_conserving_and_the_paper_is_not():
         idle[stuck] = steps_idle
     assert idle[True] == 0
     assert idle[False] > 0
-
-
-def test_a_preempted_call_is_charged_for_its_prompt_once():
-    engine = Engine(DlpmOptions(quantum=100), 1000)
-    call_id = engine.add("a", 50, 5)
-    engine.step()
-    before = engine.scheduler.deficit("a")
-    engine.scheduler.requeue(call_id)
-    call, need, _ = engine.running.pop(call_id)
-    engine.held -= need
-    engine.waiting[call_id] = call
-    engine.step()
-    assert engine.scheduler.deficit("a") == before - 2
-
-
-def test_a_large_call_is_admitted_despite_small_ones():
-    """max_bypass: after 16 others were admitted first, the walk stops at it until it fits."""
-    for limit, served in ((16, True), (0, False)):
-        engine = Engine(DlpmOptions(quantum=1e6, max_bypass=limit), 1000)
-        for _ in range(4):
-            engine.add("small", 100, 100, matched=50)
-        engine.step()
-        big = engine.add("big", 900, 50)
-        for step in range(600):
-            if step % 20 == 0:
-                engine.add("small", 100, 100, matched=50)
-            engine.step()
-        assert (big in engine.order) is served
-
-
-def test_weights_divide_the_service():
-    engine = Engine(DlpmOptions(quantum=50), 300)
-    for _ in range(200):
-        engine.add("double", 20, 10, weight=2.0)
-        engine.add("single", 20, 10, weight=1.0)
-    for _ in range(300):
-        engine.step()
-    assert engine.service["double"] / engine.service["single"] == pytest.approx(2.0, rel=0.1)
 
 
 def test_idle_clients_in_credit_are_evicted():

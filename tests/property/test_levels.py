@@ -92,13 +92,6 @@ def test_invented_users_gain_their_tenant_nothing(seed, users, name):
     assert final["single"] / final["crowd"] == pytest.approx(1, abs=0.2)
 
 
-def test_on_one_level_invented_users_gain_shares():
-    """This is the reason for levels: forty users of one tenant get forty shares."""
-    clients = ["single", *(f"crowd{number}" for number in range(40))]
-    service = flood(Vtc(), clients)[-1]
-    assert service["single"] < sum(service.values()) / 20
-
-
 def test_bounds_hold_at_three_levels():
     """The levels are tenants, the apps of a tenant, and the users of an app."""
     clients = ["a/app/u", *(f"b/x/u{n}" for n in range(9)), "b/y/u", "b/y/v"]

@@ -154,20 +154,6 @@ def test_calls_without_a_hit_are_delayed_and_not_starved(options):
     assert set(cold) <= set(worker.order)
 
 
-def test_lpm_starves_calls_that_groups_serve():
-    """With the same flood at a worker that admits 115 calls a step, LPM never serves the others."""
-    served = {}
-    for scheduler in (Lpm(), PrebleGroups()):
-        worker = OneWorker(scheduler, 10**9, max_batch=115)
-        worker.add("cold", 100, 1)
-        for _ in range(20):
-            for _ in range(120):
-                worker.add("warm", 100, 1, matched=95)
-            worker.step()
-        served[type(scheduler)] = worker.service["cold"] > 0
-    assert served == {Lpm: False, PrebleGroups: True}
-
-
 def test_invalid_options_are_rejected():
     for options in (LpmOptions, PrebleGroupsOptions):
         with pytest.raises(ValueError, match="when_full is 'wait'"):

@@ -3,13 +3,12 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_worker import OneWorker
 
 from fairserve.benchmarks.policies.drr import Drr, DrrOptions
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.local.vtc import Vtc
 
 
 class Literal:
@@ -124,80 +123,6 @@ def test_drr_equals_rounds_executed_literally(seed, quantum, clients):
                 assert drr.balance(node) == balance
 
 
-@settings(max_examples=settings.default.max_examples // 2)
-@given(
-    st.integers(0, 2**32),
-    st.sampled_from([1.0, 100.0, 1000.0]),
-    st.sampled_from([10, 300]),
-    st.integers(2, 5),
-)
-def test_balances_and_service_are_bounded(seed, quantum, longest_prompt, clients):
-    """C in (-U, Q], |Wf - Wg| <= 2 (U + 2 Q) while both are backlogged, U = wp * Linput + wq * M."""
-    rng = random.Random(seed)
-    capacity = 700
-    worker = OneWorker(Drr(DrrOptions(quantum=quantum)), capacity)
-    most = longest_prompt + 2 * capacity
-    names = [f"k{number}" for number in range(clients)]
-    for _ in range(60):
-        for client in names:
-            output = rng.choice([1, 60])
-            worker.add(
-                client, rng.randint(1, longest_prompt), rng.randint(1, output), longest=output
-            )
-    difference, checked = {}, 0
-
-    def observe():
-        nonlocal checked
-        for client in names:
-            assert -most <= worker.scheduler.balance(client) <= quantum
-        if worker.backlogged() == set(names):
-            checked += 1
-            for f in names:
-                for g in names:
-                    now = worker.service[f] - worker.service[g]
-                    low, high = difference.get((f, g), (0.0, 0.0))
-                    difference[f, g] = min(low, now), max(high, now)
-
-    worker.observe = observe
-    for _ in range(150):
-        worker.step()
-    assert checked
-    assert max(high - low for low, high in difference.values()) <= 2 * (most + 2 * quantum)
-
-
-def test_a_larger_quantum_is_less_fair():
-    largest = {}
-    for quantum in (1.0, 20_000.0):
-        worker = OneWorker(Drr(DrrOptions(quantum=quantum)), 400)
-        for _ in range(1500):
-            worker.add("f", 20, 10)
-            worker.add("g", 20, 10)
-        largest[quantum] = 0.0
-        for _ in range(900):
-            worker.step()
-            now = abs(worker.service["f"] - worker.service["g"])
-            largest[quantum] = max(largest[quantum], now)
-        assert worker.backlogged() == {"f", "g"}
-    assert largest[20_000.0] > 10 * largest[1.0]
-
-
-def test_a_small_quantum_gives_the_schedule_of_vtc(seed):
-    """With Q = epsilon, "the algorithms revert to functioning like the VTC algorithm" (paper)."""
-    orders = []
-    for scheduler in (Vtc(), Drr(DrrOptions(quantum=0.25))):
-        rng = random.Random(seed)
-        worker = OneWorker(scheduler, 3_000_000)
-        for _ in range(100):
-            for client in range(5):  # lengths so different that no two clients ever tie
-                worker.add(f"k{client}", rng.randint(1, 1_000_000), rng.randint(1, 20))
-        for _ in range(120):
-            worker.step()
-        assert len(worker.backlogged()) == 5
-        orders.append(worker.order)
-    assert len(orders[0]) > 40
-    assert orders[0] == orders[1]
-
-
 def test_weights_divide_the_service():
     worker = OneWorker(Drr(DrrOptions(quantum=50)), 600)
     rng = random.Random(1)
@@ -210,20 +135,6 @@ def test_weights_divide_the_service():
     for weight in (2, 4):
         ratio = worker.service[f"k{weight}"] / worker.service["k1"]
         assert ratio == pytest.approx(weight, rel=0.12)
-
-
-def test_an_idle_client_gains_no_visits():
-    """A client with one call at a time, sent again immediately, gets at most one quantum a round."""
-    worker = OneWorker(Drr(DrrOptions(quantum=100)), 60)
-    for _ in range(200):
-        worker.add("steady", 30, 10)
-    asked = worker.add("bouncing", 30, 10)
-    for _ in range(1500):
-        if asked in worker.ended:
-            asked = worker.add("bouncing", 30, 10)
-        worker.step()
-    assert "steady" in worker.backlogged()
-    assert worker.service["bouncing"] <= worker.service["steady"] + 2 * (30 + 2 * 60 + 200)
 
 
 def test_a_preempted_call_is_charged_for_its_prompt_once():

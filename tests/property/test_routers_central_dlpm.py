@@ -1,20 +1,16 @@
 """Centralised DLPM equals Algorithm 1 written out; its bounds, state, and a whole cluster under it."""
 
-import json
 import random
 
 import pytest
-from virtual_cluster import VirtualCluster, make_call, prompt
+from virtual_cluster import make_call, prompt
 
 from fairserve.benchmarks.policies.central_dlpm import CentralDlpm, CentralDlpmOptions
 from fairserve.interactions.call import TokenUsage
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.fairness.deficits import Deficits
 from fairserve.scheduling.locality.locality import Locality
-from fairserve.scheduling.registry import SYSTEMS
-from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptions
 
 WORKERS = ["w0", "w1", "w2"]
 
@@ -150,24 +146,6 @@ def test_the_order_equals_algorithm_1(seed, quantum):
         both.same_deficits()
 
 
-def test_deficits_stay_between_what_may_run_and_one_quantum(seed):
-    """A.1 over the cluster: -U <= q <= Q^u, U one prompt and the output of all running calls."""
-    rng = random.Random(seed)
-    both = Both(200.0)
-    for number in range(600):
-        tokens = prompt((rng.randrange(3), 64), (number, rng.randint(1, 60)))
-        both.add(number, make_call(f"{number:04d}", user=f"u{number % 4}", tokens=tokens))
-        if number > 20:
-            both.take(WORKERS)
-        while len(both.plain.running) > 6:
-            call_id = next(iter(both.plain.running))
-            both.decode(call_id, rng.randrange(20))
-            both.finish(call_id)
-        for q in both.plain.q.values():
-            assert -(124 + 2 * 20 * 7) <= q <= 200.0
-        both.same_deficits()
-
-
 def feeder_with(quantum=100.0, **weights):
     directory, locality = Directory(), Locality(seed=2)
     for user, weight in weights.items():
@@ -188,22 +166,6 @@ def test_a_weight_divides_the_charges():
         feeder.finish(call.call_id, TokenUsage(32, 0, 0, 8))
         served[call.user] += 1
     assert served["heavy"] == pytest.approx(3 * served["light"], abs=12)
-
-
-def test_the_longest_match_at_an_open_worker_is_chosen():
-    feeder, locality = feeder_with(quantum=10_000.0)
-    locality.add_worker("w1", 10_000)
-    for worker, document in [("w0", 1), ("w1", 2)]:
-        cached = make_call(f"first-{worker}", tokens=prompt((document, 320)))
-        locality.register(cached)
-        locality.placed(cached, worker)
-    for number, parts in enumerate([[(9, 50)], [(1, 160), (3, 9)], [(2, 320), (4, 9)]]):
-        call = make_call(f"c{number}", tokens=prompt(*parts))
-        locality.register(call)
-        feeder.add(call)
-    assert feeder.peek(["w0", "w1"]).call_id == "c2"
-    assert feeder.peek(["w0"]).call_id == "c1", "what is cached at a closed worker is no match"
-    assert feeder.peek([]).call_id == "c0"
 
 
 def test_a_requeued_call_is_not_charged_again():
@@ -255,34 +217,6 @@ def test_counted_refills_equal_made_refills():
         assert {client: lazy.value((client,)) for client in eager} == eager
 
 
-def test_peek_includes_the_refills_of_every_level():
-    """Tenants take turns, and so do a tenant's users; dispatch refills for the peeked call."""
-    rng = random.Random(2)
-    locality = Locality(seed=2)
-    locality.add_worker("w0", 10_000)
-    feeder = CentralDlpm(Directory(), locality, CentralDlpmOptions(quantum=60.0))
-    served = {}
-    for number in range(1200):
-        tenant, user = rng.choice([("a", "u0"), ("b", "u0"), ("b", "u1"), ("b", "u2")])
-        tokens = prompt((number, rng.randint(16, 48)))
-        feeder.add(make_call(f"{number:04d}", tenant=tenant, user=user, tokens=tokens))
-    for _ in range(400):
-        before = feeder.snapshot()
-        call = feeder.peek(["w0"])
-        assert feeder.snapshot() == before
-        feeder.dispatch(call.call_id, 0)
-        for client in (call.tenant, f"{call.tenant}/{call.user}"):
-            assert feeder.deficit(client) + call.prompt_tokens > 0, "it was in credit"
-        feeder.finish(call.call_id, TokenUsage(call.prompt_tokens, 0, 0, 4))
-        name = (call.tenant, call.user)
-        served[name] = served.get(name, 0) + call.prompt_tokens + 8
-    in_b = [service for (tenant, _), service in served.items() if tenant == "b"]
-    bound = 2 * (48 + 8 + 60)
-    assert len(in_b) == 3
-    assert abs(served["a", "u0"] - sum(in_b)) <= bound
-    assert max(in_b) - min(in_b) <= bound
-
-
 def test_invalid_input_is_rejected():
     feeder, _ = feeder_with()
     feeder.add(make_call("a"))
@@ -301,82 +235,3 @@ def test_invalid_input_is_rejected():
         CentralDlpmOptions(quantum=0)
     with pytest.raises(ValueError, match=r"we is -1, wq is 2\.0; allowed: not negative"):
         CentralDlpmOptions(we=-1)
-
-
-# --- a whole cluster ------------------------------------------------------------------------------
-
-SYSTEM = SYSTEMS["fcfs"].with_options({"feed_window": 1e-6})
-"""Feed window of workers that admit only calls without a wait: dispatched calls start immediately."""
-
-
-def centralise(dispatcher):
-    feeder = CentralDlpm(
-        dispatcher.directory, dispatcher.first.locality, CentralDlpmOptions(quantum=200.0)
-    )
-    router = CacheAware(
-        dispatcher.first.locality, CacheAwareOptions(match_threshold=0.0, balance_abs=None)
-    )
-    for worker in dispatcher.first.worker_table.workers:
-        router.add_worker(worker)
-    dispatcher.first.compose(feeder, router)
-
-
-def play(seed):
-    cluster = VirtualCluster(SYSTEM, workers=3, kv_tokens=700)
-    centralise(cluster.dispatcher)
-    rng = random.Random(seed)
-    for number in range(150):
-        tokens = prompt(
-            (rng.randrange(5), 16 * rng.randrange(8)), (1000 + number, rng.randint(1, 60))
-        )
-        call = make_call(
-            f"c{number}", user=f"u{rng.randrange(5)}", tokens=tokens, output=rng.randint(1, 30)
-        )
-        cluster.at(rng.random() * 3.0, call)
-    return cluster
-
-
-def test_each_call_is_served_once_and_no_worker_idles(seed):
-    cluster = play(seed)
-    plain_event = cluster.event
-
-    def checked(event):
-        plain_event(event)
-        if len(cluster.dispatcher.first.feeder):
-            assert not cluster.dispatcher.first.worker_table.open()
-        assert all(len(worker.waiting) <= 1 for worker in cluster.workers.values())
-
-    cluster.event = checked
-    cluster.run(1.0)
-    cluster.lose("w1")
-    cluster.run(1.5)
-    cluster.join("w1", 700)
-    cluster.run(120.0)
-    assert set(cluster.ended) == set(cluster.calls)
-    assert len(cluster.calls) == 150
-    assert cluster.dispatcher.load() == (0, 2100)
-    assert len(cluster.dispatcher.first.feeder) == 0
-    assert set(cluster.dispatcher.first.router.snapshot()["loads"].values()) == {0}
-
-
-def test_a_restored_snapshot_gives_the_same_commands(seed):
-    cluster = play(seed)
-    handle = cluster.dispatcher.handle
-    restored = Dispatcher(SYSTEM, seed=7)
-    centralise(restored)
-    cut, count = random.Random(seed).randrange(50, 200), 0
-
-    def both(event, now_s):
-        nonlocal count
-        count += 1
-        if count == cut:
-            restored.restore(json.loads(json.dumps(cluster.dispatcher.snapshot(now_s))), now_s)
-        commands = handle(event, now_s)
-        if count >= cut:
-            assert restored.handle(event, now_s) == commands
-        return commands
-
-    cluster.dispatcher.handle = both
-    cluster.run(60.0)
-    assert count > cut
-    assert restored.first.feeder.snapshot() == cluster.dispatcher.first.feeder.snapshot()

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from one_worker import OneWorker
-from vtc_watch import EPS, Watch, adversarial, bound, cases
+from vtc_watch import EPS, adversarial, bound, cases
 
 from fairserve.benchmarks.policies.lcf import Lcf, LcfOptions
 from fairserve.benchmarks.policies.vtc_oracle import VtcOracle, VtcOracleOptions
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.local.fcfs import Fcfs
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.local.vtc_options import VtcOptions
 
@@ -28,67 +27,6 @@ def test_the_theorems_hold_on_adversarial_arrivals(case):
     assert watch.backlogged_difference <= 2 * most + EPS
     assert watch.lag <= 4 * most + EPS
     assert watch.shortfall <= 4 * most + EPS
-
-
-@pytest.mark.deep
-def test_the_theorems_hold_in_a_long_run(seed):
-    case = {
-        "seed": seed,
-        "clients": 6,
-        "wq": 2.0,
-        "longest_prompt": 200,
-        "longest_output": 60,
-        "capacity": 800,
-    }
-    worker, watch = adversarial(case, Vtc(), steps=1200)
-    assert len(worker.order) > 300
-    assert watch.spread <= bound(case)
-    assert watch.backlogged_difference <= 2 * bound(case)
-    assert watch.lag <= 4 * bound(case)
-
-
-def on_off(scheduler):
-    """One client floods all the time, another returns after a long absence and floods as well."""
-    worker = OneWorker(scheduler, 400)
-    watch = Watch(worker)
-    for _ in range(600):
-        worker.add("steady", 20, 20)
-    for _ in range(300):
-        worker.step()
-    for _ in range(600):
-        worker.add("returned", 20, 20)
-    for _ in range(300):
-        worker.step()
-    return watch, 2 * 400
-
-
-def test_without_the_lift_a_returning_client_displaces_the_others():
-    """LCF breaks Lemma 4.3, Theorem 4.4 and Theorem 4.9 where VTC keeps them with a margin."""
-    watch, most = on_off(Vtc())
-    assert watch.spread <= most
-    assert watch.backlogged_difference <= 2 * most
-    watch, most = on_off(Lcf())
-    assert watch.spread > 5 * most
-    assert watch.backlogged_difference > 5 * most
-    assert watch.lag > 5 * most
-
-
-@pytest.mark.parametrize("scheduler", [Vtc, Lcf, Fcfs])
-def test_no_work_conserving_scheduler_is_fairer_than_wq_times_the_batch(scheduler):
-    """Theorem 4.8: f fills the batch, g arrives a moment later; both are backlogged until f's end."""
-    capacity = 500
-    worker = OneWorker(scheduler(), capacity)
-    for _ in range(2):
-        worker.add("f", 1, capacity - 1)
-    worker.admit()
-    worker.add("g", 1, capacity - 1)
-    before = dict(worker.service)
-    for _ in range(capacity - 1):
-        worker.admit()
-        assert worker.backlogged() == {"f", "g"}
-        worker.decode()
-    f, g = (worker.service[client] - before[client] for client in "fg")
-    assert f - g == 2.0 * (capacity - 1)
 
 
 @given(st.integers(0, 2**32), st.integers(2, 8))

@@ -94,23 +94,6 @@ def test_the_charge_factor_combines_weight_and_profile():
     assert charge_factors == pytest.approx({"a": 10.0, "b": 1.0, "vip": 0.25})
 
 
-def test_charging_at_the_finish_selects_one_user_repeatedly():
-    """This is the reason for ``charge="expected"``: nothing moves between selection and finish."""
-    chosen = {}
-    for mode in ("expected", "finish"):
-        feeder = made(directory(app=(100, 10)), WscOptions(charge=mode))
-        fill(feeder, "a", 20)
-        fill(feeder, "b", 20)
-        picked = []
-        for _ in range(10):
-            next_call = feeder.peek(WORKERS)
-            feeder.dispatch(next_call.call_id, 0)
-            picked.append(next_call.user)
-        chosen[mode] = picked
-    assert chosen["expected"].count("a") == 5
-    assert len(set(chosen["finish"])) == 1
-
-
 def test_an_active_run_has_priority_only_within_the_slack():
     for slack, first in ((math.inf, "running"), (1.0, "idle")):
         options = WscOptions(interaction_slack=slack, locality_slack=0)
@@ -288,18 +271,6 @@ def test_the_bound_holds_with_concurrency_and_wrong_profiles(seed, slack, at_onc
         values = [feeder.counter(("t", user)) for user in users]
         spread = max(values) - min(values)
         assert spread <= slack + 2 * at_once * largest + 1e-9
-
-
-def test_the_bound_without_concurrency_would_be_wrong():
-    """Eight concurrent calls that use 16 times the expectation are 12.5 slices apart, not 0 + 2.4."""
-    feeder = made(directory(app=(100, 10)), WscOptions(locality_slack=0, interaction_slack=0))
-    fill(feeder, "a", 20)
-    for number in range(8):
-        feeder.dispatch(f"a-{number}", 0)
-    fill(feeder, "b", 20)
-    for number in range(8):
-        feeder.charge(f"a-{number}", TokenUsage(100, 0, 0, 160))
-    assert feeder.counter(("t", "a")) - feeder.counter(("t", "b")) > 12
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["expected", "finish"]))

@@ -23,13 +23,10 @@ from functools import cached_property
 
 import numpy as np
 
-from fairserve.benchmarks.traces.generate.arrivals import positive
 from fairserve.benchmarks.traces.generate.block_ids import BlockIds, IdPrefix
 from fairserve.benchmarks.traces.generate.programs import (
     Calls,
     call_on,
-    not_negative,
-    whole,
 )
 from fairserve.benchmarks.traces.generate.token_lengths import TokenLengths
 from fairserve.engine.simulated.traces.model import TraceCall
@@ -37,7 +34,7 @@ from fairserve.engine.simulated.traces.model import TraceCall
 
 @dataclass(frozen=True, slots=True)
 class GraphClass:
-    """A class of interactions by number of calls. Raises ValueError for an option out of range."""
+    """A class of interactions by number of calls."""
 
     share: float
     """Share of all interactions; shares need not add up to 1."""
@@ -47,16 +44,6 @@ class GraphClass:
     """Mean prompt tokens of all calls of an interaction together, system tokens included."""
     output_tokens: float
     mean_calls: float
-
-    def __post_init__(self) -> None:
-        positive("share", self.share)
-        whole("least_calls", self.least_calls, 1)
-        if not self.least_calls <= self.mean_calls <= self.most_calls:
-            raise ValueError(
-                f"mean_calls is {self.mean_calls}; {self.least_calls} to {self.most_calls} is allowed"
-            )
-        positive("input_tokens", self.input_tokens)
-        positive("output_tokens", self.output_tokens)
 
     def draw_calls(self, rng: np.random.Generator) -> int:
         """Return a number of calls. Advances ``rng``."""
@@ -89,7 +76,7 @@ def tokens_per_call(classes: tuple[GraphClass, ...]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class AgentApp:
-    """Program of one app. Raises ValueError for an option out of range."""
+    """Program of one app."""
 
     app: str
     prompt_tokens: float
@@ -111,30 +98,6 @@ class AgentApp:
     max_prompt_tokens: int = 32_768
     """Maximum prompt tokens; longer prompts are cut."""
     classes: tuple[GraphClass, ...] = TABLE_2
-
-    def __post_init__(self) -> None:
-        positive("prompt_tokens", self.prompt_tokens)
-        positive("output_tokens", self.output_tokens)
-        positive("max_prompt_tokens", self.max_prompt_tokens)
-        whole("width", self.width, 1)
-        not_negative("tool_s", self.tool_s)
-        not_negative("input_cv", self.input_cv)
-        not_negative("output_cv", self.output_cv)
-        if not self.classes:
-            raise ValueError("classes is empty; at least one is needed")
-        if not 0 <= self.fan_out_share <= 1:
-            raise ValueError(f"fan_out_share is {self.fan_out_share}; 0 to 1 is allowed")
-        shortest = min(self._own_tokens(graph) for graph in self.classes)
-        if not self.system_share >= 0 or shortest < 2:
-            raise ValueError(
-                f"system_share is {self.system_share}; it must be 0 or more and leave the calls of"
-                f" every class 2 tokens of their own (it leaves {shortest:.0f})"
-            )
-        if self.system_tokens + 3 > self.max_prompt_tokens:
-            raise ValueError(
-                f"max_prompt_tokens is {self.max_prompt_tokens}; the system prompt alone has"
-                f" {self.system_tokens}"
-            )
 
     @property
     def system_tokens(self) -> int:

@@ -33,8 +33,6 @@ class BlockIds:
     """Allocator of chained block ids, one per trace. O(runs of the prefix) per extension."""
 
     def __init__(self, block_tokens: int = BLOCK_TOKENS) -> None:
-        if block_tokens < 1:
-            raise ValueError(f"block_tokens is {block_tokens}; at least 1")
         self.block_tokens = block_tokens
         self.empty = IdPrefix(0, 0, ())
         """Empty prefix, with which every prompt begins."""

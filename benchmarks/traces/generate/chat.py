@@ -23,15 +23,13 @@ from fairserve.benchmarks.traces.generate.block_ids import BlockIds
 from fairserve.benchmarks.traces.generate.programs import (
     Calls,
     call_on,
-    not_negative,
-    whole,
 )
 from fairserve.benchmarks.traces.generate.token_lengths import TokenLengths
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Program of a chat; lengths in tokens. Raises ValueError for an option out of range."""
+    """Program of a chat; lengths in tokens."""
 
     message_tokens: float = 56.0
     """Mean length of a user's message (Table 2)."""
@@ -47,17 +45,6 @@ class Chat:
     cv: float = 0.75
     """Coefficient of variation of messages and outputs; chosen."""
     app: str = "chat"
-
-    def __post_init__(self) -> None:
-        TokenLengths(self.message_tokens, self.cv)
-        TokenLengths(self.output_tokens, self.cv)
-        whole("most_turns", self.most_turns, 1)
-        whole("system_tokens", self.system_tokens, 0)
-        not_negative("think_s", self.think_s)
-        if not 1 <= self.turns <= self.most_turns:
-            raise ValueError(
-                f"turns is {self.turns}; 1 to most_turns ({self.most_turns}) is allowed"
-            )
 
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator

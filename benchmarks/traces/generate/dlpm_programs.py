@@ -21,7 +21,6 @@ from types import MappingProxyType
 from fairserve.benchmarks.traces.generate.arrivals import (
     Arrivals,
     GammaArrivals,
-    positive,
 )
 from fairserve.benchmarks.traces.generate.chat import Chat
 from fairserve.benchmarks.traces.generate.judge import Judge
@@ -30,7 +29,6 @@ from fairserve.benchmarks.traces.generate.programs import (
     GeneratedProgram,
     ProgramClient,
     generate_programs,
-    whole,
 )
 from fairserve.benchmarks.traces.generate.tree_of_thoughts import TreeOfThoughts
 from fairserve.engine.simulated.traces.model import Trace
@@ -46,7 +44,7 @@ class Misbehaviour(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DlpmLoad:
-    """Load of a workload. Raises ValueError for an option out of range."""
+    """Load of a workload."""
 
     programs_per_s: float
     """Runs per second that a well-behaved client starts for each worker."""
@@ -59,18 +57,6 @@ class DlpmLoad:
     duration_s: float = 120.0
     flood: float = 1.0
     """Ratio in S1 of the misbehaving clients' rate to the others'."""
-
-    def __post_init__(self) -> None:
-        positive("programs_per_s", self.programs_per_s)
-        positive("cv", self.cv)
-        positive("duration_s", self.duration_s)
-        positive("flood", self.flood)
-        whole("workers", self.workers, 1)
-        whole("clients", self.clients, 1)
-        if not 0 <= self.misbehaving <= self.clients:
-            raise ValueError(
-                f"misbehaving is {self.misbehaving}; 0 to clients ({self.clients}) is allowed"
-            )
 
     def arrivals(self, flooding: bool) -> Arrivals:
         """Return the arrival process of one client."""
@@ -136,14 +122,8 @@ def generate_dlpm(
 ) -> Trace:
     """Return the trace of a workload; clients are ``client-0`` (misbehaving first), ``client-1``, ...
 
-    ``load`` replaces the workload's own. Groups are ``misbehaving`` and ``well-behaved``. Raises
-    ValueError for an unknown workload or misbehaviour.
+    ``load`` replaces the workload's own. Groups are ``misbehaving`` and ``well-behaved``.
     """
-    if workload not in DLPM_WORKLOADS:
-        raise ValueError(f"no workload {workload!r}; there are {', '.join(DLPM_WORKLOADS)}")
-    if misbehaviour not in list(Misbehaviour):
-        allowed = ", ".join(Misbehaviour)
-        raise ValueError(f"no misbehaviour {misbehaviour!r}; there are {allowed}")
     misbehaviour = Misbehaviour(misbehaviour)
     programs = DLPM_WORKLOADS[workload]
     load = load or programs.load

@@ -18,20 +18,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairserve.benchmarks.traces.generate.arrivals import positive
 from fairserve.benchmarks.traces.generate.block_ids import BlockIds, IdPrefix
 from fairserve.benchmarks.traces.generate.programs import (
     Calls,
     call_on,
-    not_negative,
-    whole,
 )
 from fairserve.benchmarks.traces.generate.token_lengths import TokenLengths
 
 
 @dataclass(frozen=True, slots=True)
 class LongContextQa:
-    """Program of questions on documents; lengths in tokens. Raises ValueError for bad options."""
+    """Program of questions on documents; lengths in tokens."""
 
     prompt_tokens: float = 21_449.0
     """Mean prompt with ``document_factor`` 1 (Table 2)."""
@@ -50,19 +47,6 @@ class LongContextQa:
     cv: float = 0.25
     """Coefficient of variation of documents, questions and outputs; chosen."""
     app: str = "long-context-qa"
-
-    def __post_init__(self) -> None:
-        whole("question_tokens", self.question_tokens, 1)
-        whole("system_tokens", self.system_tokens, 0)
-        whole("questions_per_document", self.questions_per_document, 1)
-        whole("open_documents", self.open_documents, 1)
-        positive("document_factor", self.document_factor)
-        not_negative("cv", self.cv)
-        if self.output_tokens < 1 or self.document_tokens < 1:
-            raise ValueError(
-                f"prompt_tokens {self.prompt_tokens} and output_tokens {self.output_tokens} leave"
-                f" {self.document_tokens:.0f} for the document; both lengths must be at least 1"
-            )
 
     @property
     def document_tokens(self) -> float:

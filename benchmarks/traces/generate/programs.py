@@ -10,14 +10,13 @@ Weakness: a program does not depend on the model's answers; its graph is drawn i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from fairserve.benchmarks.traces.generate.arrivals import Arrivals, positive
+from fairserve.benchmarks.traces.generate.arrivals import Arrivals
 from fairserve.benchmarks.traces.generate.block_ids import BlockIds, IdPrefix
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 
@@ -61,19 +60,13 @@ def generate_programs(
     *,
     tenant: str = "dlpm",
     share_system: bool = False,
-    blocks: BlockIds | None = None,
 ) -> Trace:
     """Return the trace of the runs that these clients start within a duration.
 
     With ``share_system`` the clients of an app share one system prompt; otherwise each has its own.
-    Every client has a separate random stream. Raises ValueError without clients, for two clients of
-    one user, or for a duration that is not positive.
+    Every client has a separate random stream.
     """
-    users = [client.user for client in clients]
-    if not users or len(set(users)) != len(users):
-        raise ValueError(f"clients are {users}; at least one is needed, each with its own user")
-    positive("duration_s", duration_s)
-    blocks = blocks or BlockIds()
+    blocks = BlockIds()
     interactions = []
     for client, rng in zip(clients, np.random.default_rng(seed).spawn(len(clients)), strict=True):
         app = client.program.app
@@ -116,15 +109,3 @@ def call_on(
         output_tokens=output_tokens,
         blocks=prompt.blocks,
     )
-
-
-def whole(name: str, value: int, least: int) -> None:
-    """Raise ValueError unless the value of this option is at least ``least``."""
-    if value < least:
-        raise ValueError(f"{name} is {value}; at least {least} is allowed")
-
-
-def not_negative(name: str, value: float) -> None:
-    """Raise ValueError unless the value of this option is 0 or more and finite."""
-    if not value >= 0 or not math.isfinite(value):
-        raise ValueError(f"{name} is {value}; it must be 0 or more and finite")

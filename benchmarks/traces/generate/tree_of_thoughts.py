@@ -22,13 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairserve.benchmarks.traces.generate.arrivals import positive
 from fairserve.benchmarks.traces.generate.block_ids import BlockIds, IdPrefix
 from fairserve.benchmarks.traces.generate.programs import (
     Calls,
     call_on,
-    not_negative,
-    whole,
 )
 from fairserve.benchmarks.traces.generate.token_lengths import TokenLengths
 from fairserve.engine.simulated.traces.model import TraceCall
@@ -36,7 +33,7 @@ from fairserve.engine.simulated.traces.model import TraceCall
 
 @dataclass(frozen=True, slots=True)
 class TreeOfThoughts:
-    """Program of a tree; lengths in tokens. Raises ValueError if no lengths give these means."""
+    """Program of a tree; lengths in tokens."""
 
     branches: int = 2
     height: int = 4
@@ -56,21 +53,6 @@ class TreeOfThoughts:
     cv: float = 0.25
     """Coefficient of variation of questions and outputs; chosen."""
     app: str = "tree-of-thoughts"
-
-    def __post_init__(self) -> None:
-        whole("branches", self.branches, 1)
-        whole("height", self.height, 1)
-        whole("reference_branches", self.reference_branches, 1)
-        whole("instruction_tokens", self.instruction_tokens, 0)
-        whole("system_tokens", self.system_tokens, 0)
-        positive("question_factor", self.question_factor)
-        not_negative("cv", self.cv)
-        if self.question_tokens < 1 or self.answer_tokens < 1:
-            raise ValueError(
-                f"prompt_tokens {self.prompt_tokens} and output_tokens {self.output_tokens} leave"
-                f" {self.question_tokens:.0f} for the question and {self.answer_tokens:.0f} for an"
-                " answer; at least 1 is allowed: raise them or lower thought_tokens"
-            )
 
     @property
     def question_tokens(self) -> float:

@@ -1,25 +1,18 @@
 """Test the figures of the tracker at a tiny size, and the load that they are measured with."""
 
 import json
-import subprocess
-import sys
-from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from fairserve.benchmarks.bench import interactions, tracker_calls
+from fairserve.benchmarks.bench import interactions
 from fairserve.benchmarks.bench.figures_command import FiguresOptions
 from fairserve.benchmarks.bench.tracker_calls import (
     KINDS,
-    MOST_CALLS,
     TrackerTime,
-    Traffic,
 )
 from fairserve.benchmarks.commands import bench
 
 TINY = 0.004
-WEIGHED = Path(__file__).resolve().parents[3] / "support" / "weighed_trackers.py"
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +20,6 @@ def document(tmp_path_factory):
     path = tmp_path_factory.mktemp("bench") / "out.json"
     interactions.command.measure(FiguresOptions(json=path, rounds=5), scale=TINY)
     return json.loads(path.read_text())
-
-
-def grown(runs, seed=1):
-    traffic = Traffic(runs, seed)
-    traffic.grow()
-    return traffic
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -79,74 +66,3 @@ def test_each_round_has_equally_many_calls_of_every_kind():
         kinds = [details[f"{kind}_calls"] for kind in KINDS]
         assert min(kinds) > 0
         assert sum(kinds) == 400
-
-
-def test_the_tracker_holds_the_generated_runs():
-    traffic = grown(200)
-    runs = [traffic.tracker.get(name) for name, calls, _ in traffic._runs if calls]
-    assert len(runs) == len(traffic.tracker)
-    assert sum(map(len, runs)) == traffic.calls
-    assert not any(run.live for run in runs)
-    parents = Counter(len(run.parents(number)) for run in runs for number in range(len(run)))
-    assert {0, 1, 2, 3} <= set(parents)
-    assert max(run.stage_after(range(len(run))) for run in runs) > MOST_CALLS / 4
-
-
-def test_calls_follow_continued_calls_or_else_ended_ones():
-    traffic = grown(50)
-    attached = {kind: [] for kind in KINDS}
-    for name, calls, _ in traffic._runs:
-        before = traffic.kinds.copy()
-        call, _ = traffic._call(name, calls)
-        (kind,) = traffic.kinds - before
-        attached[kind].append(traffic.tracker.attach(call, tracker_calls.PROFILE, 0.0))
-    assert all(attached.values())
-    assert all(found.stage == 1 and not found.parents for found in attached["first"])
-    assert all(len(found.parents) == 1 for found in attached["continued"])
-    assert all(len(found.parents) >= 1 for found in attached["timed"])
-    assert {0, 1, 2, 3} == {len(found.parents) for found in attached["named"]}
-
-
-def test_the_age_of_runs_is_stationary_from_the_start():
-    traffic = grown(400)
-    # A run of n calls lasts n times as long as one of a single call, and has 0 to n - 1 of them.
-    steady = (MOST_CALLS - 1) / 3
-    assert traffic.calls / 400 == pytest.approx(steady, rel=0.08)
-    assert max(len(calls) for _, calls, _ in traffic._runs) < MOST_CALLS
-    traffic.measured(16_000)
-    assert traffic.calls / 400 == pytest.approx(steady, rel=0.08)
-    assert max(len(calls) for _, calls, _ in traffic._runs) < MOST_CALLS
-    begun = sum(1 for _, calls, _ in traffic._runs if calls)
-    assert len(traffic.tracker) == begun
-
-
-def test_the_load_follows_from_the_seed():
-    def ids(seed):
-        return [calls for _, calls, _ in grown(20, seed)._runs]
-
-    assert ids(3) == ids(3)
-    assert ids(3) != ids(4)
-
-
-# --- bytes --------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def weighed():
-    """Return the printed figures of ``weighed_trackers``."""
-    done = subprocess.run(
-        [sys.executable, WEIGHED], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.mark.deep
-def test_bytes_are_those_retained_by_the_tracker(weighed):
-    # The list holds an address of 8 bytes each, with spare capacity; the load itself does not count.
-    assert 1008 <= weighed["a thousand bytes a call"] < 1012
-
-
-@pytest.mark.deep
-def test_bytes_equal_the_object_sizes_of_the_tracker(weighed):
-    assert weighed["the tracker"] == pytest.approx(weighed["its objects"], rel=0.03)

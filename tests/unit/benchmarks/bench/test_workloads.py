@@ -10,7 +10,6 @@ from fairserve.benchmarks.bench.calls import TENANTS, BenchCallSource
 from fairserve.benchmarks.bench.decisions import Decisions
 from fairserve.benchmarks.bench.dlpm_steps import TURNOVER, DlpmSteps
 from fairserve.benchmarks.bench.local_cache import LocalCache
-from fairserve.benchmarks.bench.plain_vtc import PlainVtc
 from fairserve.benchmarks.bench.prompts import (
     LONGEST_TOKENS,
     MOST_SHARED,
@@ -79,11 +78,6 @@ def test_trees_share_nothing_and_prompts_diverge_at_level_ends():
     assert common_tokens(by_tree[0][0].token_ids, by_tree[1][0].token_ids) <= 2
 
 
-def test_a_single_length_is_possible():
-    trees = PromptTrees(3, shortest_tokens=512, longest_tokens=512)
-    assert {len(trees.prompt(0).token_ids) for _ in range(20)} == {512}
-
-
 # --- calls --------------------------------------------------------------------------------------
 
 
@@ -98,15 +92,6 @@ def test_calls_come_from_all_clients_and_every_other_tenant_is_salted():
     for call in calls:
         assert call.prompt_tokens == len(call.token_ids)
         assert call.salt == salts[call.tenant]
-
-
-def test_calls_follow_from_the_seed():
-    def texts(seed):
-        calls = islice(calls_of(BenchCallSource(seed)), 20)
-        return [(call.client, call.token_ids.tobytes()) for call in calls]
-
-    assert texts(5) == texts(5)
-    assert texts(5) != texts(6)
 
 
 def test_calls_of_a_run_have_one_client():
@@ -176,16 +161,6 @@ def test_vtc_passes_keep_queue_and_batch_sizes():
     assert set(reading.figures) == {"pass"}
 
 
-def test_an_order_other_than_vtc_is_detected():
-    class Latest(PlainVtc):
-        def select(self):
-            chosen = super().select()
-            return chosen[::-1]
-
-    with pytest.raises(AssertionError, match="another order"):
-        VtcPasses("pass", clients=7, queued=50, batch=12, admitted=3, passes=1, plain=Latest())
-
-
 def test_calls_run_to_their_end_in_the_dispatcher():
     calls = WholeCallsBench(
         in_flight=24, clients=20, workers=2, worker_tokens=40_000, batch=6, calls=30
@@ -201,21 +176,3 @@ def test_calls_run_to_their_end_in_the_dispatcher():
     assert parts + reading.details["tick_us"] == pytest.approx(
         1e6 / reading.figures["dispatcher_calls_per_s"]
     )
-
-
-# --- the reference ------------------------------------------------------------------------------
-
-
-def test_plain_vtc_serves_the_least_served_and_lifts_newcomers():
-    plain = PlainVtc()
-    for number in range(3):
-        plain.add(f"a{number}", "a", 100)
-    assert plain.select() == "a0"
-    plain.add("b0", "b", 10)  # lifted to a's 100: the tie is resolved by arrival
-    assert [plain.select(), plain.select()] == ["a1", "b0"]
-    plain.decoded("a", 5)
-    plain.add("c0", "c", 10)  # lifted to a's 210
-    assert [plain.select(), plain.select()] == ["a2", "c0"]
-    plain.add("d0", "d", 1)  # lifted to 220 of c, which left last
-    plain.add("b1", "b", 1)
-    assert [plain.select(), plain.select()] == ["d0", "b1"]

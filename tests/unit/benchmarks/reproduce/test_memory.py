@@ -10,7 +10,6 @@ from fairserve.benchmarks.reproduce.default.memory import (
     statements,
 )
 from fairserve.benchmarks.reproduce.report import ReportRow, ReportSpread
-from fairserve.benchmarks.traces.generate.agent_sessions import AgentSessions
 
 CELLS = {each: MemoryCell(f"{each:g} x KV", each, 1, (), ()) for each in (0.5, 1.0, 4.0)}
 
@@ -51,18 +50,3 @@ def test_claims_fail_on_disagreeing_figures(ours, wait_s, wrong):
     failed = [check.claim for check in checks if not check.holds]
     assert len(failed) == len(wrong)
     assert all(claim.startswith(words) for claim, words in zip(failed, wrong, strict=True))
-
-
-def test_a_session_continues_in_its_own_context():
-    sessions = AgentSessions(turns=5)
-    trace = sessions.trace(6, seed=3)
-    assert trace == sessions.trace(6, seed=3) != sessions.trace(6, seed=4)
-    owned = []
-    for run in trace.interactions:
-        for before, call in zip(run.calls, run.calls[1:], strict=False):
-            assert call.deps == (before.call_id,)
-            assert call.prompt_tokens > before.prompt_tokens
-            assert list(call.block_ids)[: len(list(before.block_ids))] == list(before.block_ids)
-        owned.append(set(run.calls[-1].block_ids))
-    assert sum(map(len, owned)) == len(set().union(*owned)), "no two share a block"
-    assert len({run.tenant for run in trace.interactions}) == 4

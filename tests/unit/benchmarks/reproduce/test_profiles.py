@@ -1,23 +1,18 @@
 """Studies of profiles conserve the work, and their claims fail when the figures disagree."""
 
 import math
-from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import pytest
-from shared_traces import shared_trace
 
 from fairserve.benchmarks.reproduce.profiles import attempts as by
 from fairserve.benchmarks.reproduce.profiles import backlogged_apps, convergence, levers
 from fairserve.benchmarks.reproduce.profiles.contest import (
     CHEAT,
-    TENANTS,
     honest_runs,
 )
-from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S, ServiceWindows
-from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.reproduce.profiles.service import LEARNING_INTERVAL_S
 from fairserve.benchmarks.reproduce.study import statements_of
-from fairserve.benchmarks.simulate.job import run_job
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.background.jobs.jobs import PROFILES_INTERVAL_S
 
@@ -50,152 +45,11 @@ def test_an_attempt_is_the_same_work(name):
     assert {run.tenant for run in attempt.runs} == {CHEAT}
 
 
-def test_all_tenants_have_the_same_kind_of_work():
-    totals = [tokens(honest_runs(tenant, 1, 200.0)) for tenant in TENANTS]
-    assert max(totals) < 1.1 * min(totals)
-    assert honest_runs(CHEAT, 1, 60.0) == honest_runs(CHEAT, 1, 60.0) != RUNS
-
-
-def test_an_honest_tenant_gets_a_third_of_the_work_done():
-    setting = Setting(seeds=1, scale=0.5)
-    [job] = levers._jobs(setting, levers.Lever(by.honest), learned=False)
-    done = run_job(job).summary["done_per_s"]
-    shares = [sum(done[tenant]) for tenant in TENANTS]
-    assert min(shares) > 0.9 * sum(shares) / 3
-
-
 def test_the_studies_learn_as_often_as_the_server():
     assert PROFILES_INTERVAL_S == LEARNING_INTERVAL_S
 
 
-def test_a_stock_of_apps_gains_nothing():
-    report = levers.gains(Setting(seeds=1, scale=0.2), {levers.STOCK: levers.LEVERS[levers.STOCK]})
-    [row] = report.rows
-    assert row.measured["gain, declared only"].value < 1.0, "its runs would need too much memory"
-    assert row.measured["gain, learned"].value < 1.4
-
-
-@pytest.mark.deep
-def test_a_lever_gains_by_declaration_but_not_with_learning():
-    few = {name: levers.LEVERS[name] for name in (levers.DECLARES, levers.MERGES)}
-    report = levers.gains(Setting(seeds=1, scale=0.3), few)
-    declares, merges = (row.measured for row in report.rows)
-    assert declares["gain, declared only"].value > 2
-    assert declares["others"].value < 0.6
-    assert declares["gain, learned"].value < 1.4
-    assert merges["gain, learned"].value > 1.3
-
-
-@pytest.mark.deep
-def test_a_disconnect_at_the_last_token_still_yields_useful_work():
-    setting = Setting(seeds=1, scale=0.2)
-    lever = levers.Lever(by.honest)
-    stays, leaves = (
-        run_job(levers._jobs(setting, replace(lever, leaves=leaves), learned=True)[0]).summary
-        for leaves in (False, True)
-    )
-    assert sum(leaves["done_per_s"][CHEAT]) == pytest.approx(
-        sum(stays["done_per_s"][CHEAT]), rel=0.1
-    )
-    assert leaves["ended_runs"][-1] > 0
-
-
-def test_windows_cover_the_whole_time():
-    windows = ServiceWindows(("a", "b"), duration_s=50.0, width_s=24.0)
-    for at_s in (0.0, 24.9, 25.0, 50.0, 60.0):
-        windows.add("a", at_s, 10.0)
-    assert windows.totals("a") == [20.0, 30.0]
-    assert windows.per_s() == {"a": [0.8, 1.2], "b": [0.0, 0.0]}
-    short = ServiceWindows(("a",), duration_s=10.0, width_s=24.0)
-    assert len(short.totals("a")) == 2, "its last part can be compared with its first"
-
-
-def summary(cheat, others=(10.0,) * 4, ended=(1, 2, 3, 4)):
-    done = {tenant: list(others) for tenant in TENANTS} | {CHEAT: list(cheat)}
-    slices = {tenant: sum(of_tenant) for tenant, of_tenant in done.items()}
-    return {"done_per_s": done, "ended_runs": list(ended), "slices": slices}
-
-
-def test_a_gain_has_a_size_and_a_duration():
-    seen = levers.compared(summary((30, 20, 10, 5), (5,) * 4), summary((10, 10, 10, 10)))
-    slices = 20 / ((65 + 20 + 20) / 3)
-    assert seen == {"gain": 65 / 40, "others": 0.5, "late": 0.5, "until": 2.0, "slices": slices}
-    assert levers.compared(summary((12, 12, 12, 12)), summary((10,) * 4))["until"] == 0.0
-
-
-def test_a_cached_constant_prompt_buys_no_service():
-    """With a prompt of 16k tokens that is always cached, honest tenants keep their slices.
-
-    While profiles are only declared they lose some, since runs that share their prompt fit sooner.
-    """
-    name = "a constant system prompt of 16,384 tokens, cached"
-    setting = Setting(seeds=1, scale=0.2)
-    report = levers.gains(setting, {name: levers.CONSTANT_PROMPTS[name]})
-    (row,) = report.rows
-    for gain, slices, least in (
-        ("gain, declared only", "others' slices", 0.5),
-        ("gain, learned", "others' slices, learned", 0.9),
-    ):
-        assert row.measured[gain].value < 1.0
-        assert row.measured[slices].value > least, "0.59 and 0.96 in longer runs"
-
-
-def test_a_cap_protects_siblings_of_a_padding_app():
-    few = {
-        name: lever
-        for name, lever in levers.CAPPED.items()
-        if name.endswith("16,384 tokens, not cached")
-    }
-    report = levers.cap(Setting(seeds=1, scale=0.3), few)
-    others = [row.measured["others"].value for row in report.rows]
-    without, *capped = others
-    assert without < 0.6
-    assert min(capped) > 0.9
-    assert all(check.holds for check in report.checks)
-
-
 # --- convergence ----------------------------------------------------------------------------------
-
-
-def recorded(**more):
-    folder = shared_trace("tau_airline_gpt4o.jsonl.gz").parent
-    return Setting(traces=folder, seeds=1, **more)
-
-
-@pytest.mark.deep
-def test_wrong_profiles_are_corrected_quickly(tmp_path):
-    report = convergence.convergence(recorded(scale=0.15, plots=tmp_path))
-    *together, large, small = report.rows
-    assert len(together) == 6
-    for alone in (large, small):
-        assert "share, learned" not in alone.measured
-    rows = {row.name: row.measured for row in report.rows}
-    too_large = rows["tot-game24, 10x too large"]
-    assert too_large["share, declared only"].value > 2
-    assert too_large["share, learned"].value < 1.7
-    assert too_large["known after interactions"].value < 20
-    assert (tmp_path / report.plots[0]).stat().st_size > 20_000
-
-
-@pytest.mark.deep
-def test_a_closed_loop_bounds_its_concurrent_runs():
-    setting = recorded(scale=0.2)
-    trace = backlogged_apps.backlogged(setting, 0)
-    job = backlogged_apps.job(setting, trace, 0, {}, None)
-    most = dict.fromkeys(backlogged_apps.AT_A_TIME, 0)
-    begun = dict.fromkeys(backlogged_apps.AT_A_TIME, 0)
-
-    class Counting(backlogged_apps.ClosedLoop):
-        def _begin_run(self, interaction):
-            super()._begin_run(interaction)
-            app = interaction.app
-            begun[app] += 1
-            now = sum(run.interaction.app == app for run in self._open_runs.values())
-            most[app] = max(most[app], now)
-
-    run_job(replace(job, replay=Counting))
-    assert most == backlogged_apps.AT_A_TIME
-    assert begun["tau-airline"] > backlogged_apps.AT_A_TIME["tau-airline"]
 
 
 def held(*factors):

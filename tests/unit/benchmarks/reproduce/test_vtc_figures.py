@@ -16,7 +16,6 @@ from fairserve.scheduling.registry import SYSTEMS
 
 RECORDED = (12, 13, 18)
 SHORT = Setting(seeds=1, scale=0.4)
-SHORTER = Setting(seeds=1, scale=0.2)
 LONGER = Setting(seeds=1, scale=0.6)
 
 
@@ -67,38 +66,6 @@ def test_an_unfair_system_fails_the_claims(monkeypatch, fair, number, instead, c
     failed = failing(synthetic_figure(SHORT, number))
     for claim in claims:
         assert any(each.startswith(fair) and claim in each for each in failed), claim
-
-
-@pytest.mark.deep
-def test_a_larger_pool_bounds_nothing_under_fcfs(monkeypatch):
-    known = {"vtc": SYSTEMS["fcfs"], "fairserve": SYSTEMS["fcfs"]}
-    monkeypatch.setattr(tables, "SYSTEMS", known)
-    monkeypatch.setattr(tables, "_OURS_OPTIONS", {})
-    failed = failing(synthetic_figure(LONGER, 15))
-    assert sum("no more than 2U" in each for each in failed) >= 2
-
-
-@pytest.mark.parametrize(
-    ("number", "name", "instead", "claim"),
-    [
-        (16, "vtc", "vtc-weighted", None),  # without weights no client has any
-        (16, "vtc-weighted", "vtc", "1:2:3:4"),
-        (16, "fairserve", "vtc", "1:2:3:4"),
-        (19, "vtc-noisy", "vtc", "lower with a prediction"),
-        (19, "vtc-oracle", "vtc", "lower still"),
-        (19, "fairserve", "vtc", "lower than VTC"),
-    ],
-)
-@pytest.mark.deep
-def test_weights_and_prediction_make_the_difference(monkeypatch, number, name, instead, claim):
-    known = {each: SYSTEMS[each] for each in SYSTEMS}
-    monkeypatch.setattr(tables, "SYSTEMS", {**known, name: SYSTEMS[instead]})
-    monkeypatch.setattr(tables, "_OURS_OPTIONS", {})
-    failed = failing(synthetic_figure(SHORTER if number == 19 else SHORT, number))
-    if claim is None:
-        assert not failed
-    else:
-        assert any(each.startswith(name) and claim in each for each in failed)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from shared_traces import shared_trace
 
 from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.benchmarks.traces.servegen import ServeGenOptions
-from fairserve.engine.simulated.traces.interaction_file import write_trace
 
 # By file: block size, interactions, calls, sequences, mean input and output tokens, agents, hit rate
 # of an infinite cache by blocks, hit rate within each interaction.
@@ -74,13 +73,6 @@ def test_recorded_arrivals_match_their_description(name, span_s):
     trace = read_trace(shared_trace(f"{name}.jsonl.gz"))
     span = trace.interactions[-1].arrival_s - trace.interactions[0].arrival_s
     assert span == pytest.approx(span_s, abs=0.05)
-
-
-@pytest.mark.deep
-def test_a_recorded_trace_survives_writing(tmp_path):
-    trace = read_trace(shared_trace("tot_game24.jsonl.gz"))
-    write_trace(trace, tmp_path / "tot_game24.jsonl.gz")
-    assert read_trace(tmp_path / "tot_game24.jsonl.gz") == trace
 
 
 def counts(trace):

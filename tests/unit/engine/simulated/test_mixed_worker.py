@@ -54,15 +54,6 @@ def test_long_prompts_wait_while_decodes_fill_the_pass():
     assert times["ended", "d"] == times["started", "long"] == 14.0 + 2 * 1.5
 
 
-def test_a_stream_is_never_delayed_by_more_than_a_pass_of_the_budget():
-    engine = OneEngine(mixed(max_prefill_tokens=4))
-    engine.add("stream", 1, 10)
-    engine.add("long", 60, 1, at_s=11.0)
-    engine.finish()
-    ended_s = next(entry[2] for entry in engine.log if entry[:2] == ("ended", "stream"))
-    assert ended_s <= 11.0 + 9 * (10 + 3 + 0.125) + 1.125
-
-
 def test_a_prompt_is_shared_once_it_is_completely_computed():
     engine = OneEngine(mixed(max_prefill_tokens=30))
     engine.add("a", 9, 5, blocks=[1, 2])
@@ -70,15 +61,6 @@ def test_a_prompt_is_shared_once_it_is_completely_computed():
     engine.add("c", 9, 1, blocks=[1, 2], at_s=1.0)
     engine.finish()
     assert engine.cached == {"a": 0, "b": 0, "c": 8}
-
-
-def test_a_prompt_of_several_passes_is_shared_after_the_last():
-    engine = OneEngine(mixed(max_prefill_tokens=8))
-    engine.add("a", 13, 2, blocks=[1, 2, 3])
-    engine.add("b", 13, 2, blocks=[1, 2, 3])
-    engine.add("c", 13, 2, blocks=[1, 2, 3], at_s=100.0)
-    engine.finish()
-    assert engine.cached == {"a": 0, "b": 0, "c": 12}
 
 
 @pytest.mark.parametrize("name", ["decoding", "prefilling", "waiting"])

@@ -5,8 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_engine import BLOCK, OneEngine, calls, costs, replay
 
-from fairserve.engine.simulated.paged_worker import PagedWorker
-
 
 def paged(**changes):
     return costs(loop="paged", **changes)
@@ -14,15 +12,6 @@ def paged(**changes):
 
 def of(log, kind):
     return [entry[1:] for entry in log if entry[0] == kind]
-
-
-def test_a_call_enters_without_room_for_its_output():
-    engine = OneEngine(paged(kv_capacity_tokens=24))
-    assert isinstance(engine.worker, PagedWorker)
-    engine.add("a", 8, 5)
-    engine.add("b", 8, 5)  # both end with three of the six blocks
-    assert of(engine.finish(), "started") == [("a", 0.0), ("b", 0.0)]
-    assert engine.worker.preemptions == 0
 
 
 def test_the_last_call_is_preempted_and_computes_what_is_no_longer_cached():
@@ -67,29 +56,12 @@ def test_the_blocks_of_an_output_are_found_by_the_next_turn():
     assert engine.cached == {"turn": 0, "next": 12, "other": 4}
 
 
-def test_outputs_that_no_call_repeats_take_room():
-    engine = OneEngine(paged(kv_capacity_tokens=24))
-    engine.add("a", 8, 1, blocks=[1, 2])
-    engine.add("unknown", 9, 9, at_s=100.0)  # five blocks: the second one of a is evicted
-    engine.add("a2", 9, 1, blocks=[1, 2], at_s=200.0)
-    engine.finish()
-    assert engine.cached["a2"] == 4
-
-
 def test_the_last_token_of_a_prompt_and_its_block_are_computed():
     engine = OneEngine(paged())
     engine.add("a", 8, 1, blocks=[1, 2])
     engine.add("same", 8, 1, blocks=[1, 2], at_s=100.0)
     engine.finish()
     assert engine.cached["same"] == 4
-
-
-def test_calls_of_one_pass_share_a_prefix():
-    engine = OneEngine(paged())
-    engine.add("a", 9, 2, blocks=[1, 2])
-    engine.add("b", 9, 2, blocks=[1, 2])
-    engine.finish()
-    assert engine.cached == {"a": 0, "b": 8}
 
 
 def test_samples_share_the_prompt_and_have_their_own_outputs():

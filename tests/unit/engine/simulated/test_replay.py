@@ -59,14 +59,6 @@ def test_a_call_waits_for_its_dependencies_and_then_its_gap():
     assert (run.start_s, run.end_s, run.complete, run.wasted_tokens) == (10.0, 23.5, True, 0)
 
 
-def test_slow_service_delays_the_rest_of_a_run():
-    chain = run_of("r", call("a"), call("b", ["a"], 1.0))
-    alone = replay(trace(chain)).runs[0].end_s
-    crowd = [run_of(f"x{n}", call("a", prompt=40, output=40)) for n in range(4)]
-    late = {run.interaction_id: run for run in replay(trace(*crowd, chain)).runs}["r"].end_s
-    assert late > alone + 10
-
-
 def test_runs_wait_for_others_to_end_in_order_of_arrival():
     runs = [run_of(f"r{n}", call("a"), call("b", ["a"], 1.0), at_s=0.1 * n) for n in range(4)]
     result = replay(trace(*runs), open_runs=1)
@@ -335,15 +327,6 @@ def test_a_prompt_with_an_unique_end_says_nothing_about_its_output():
     what = turns(longer, blocks=[(0, 1)])
     samples = by_id(replay(what, costs=replace(COSTS, loop="paged")))
     assert samples[1].usage.cached_tokens == 4
-
-
-def test_two_workers_are_faster_than_one():
-    runs = [run_of(f"r{n}", call("a", prompt=30, output=30)) for n in range(20)]
-    slow, quick = (
-        max(sample.end_s for sample in replay(trace(*runs), workers=workers).calls)
-        for workers in (1, 2)
-    )
-    assert 1.7 < slow / quick < 2.3
 
 
 def test_a_round_trip_delays_the_start():

@@ -2,9 +2,8 @@
 
 import pytest
 
-from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.engine.wire.client import PAUSE_S, HttpWorkerClient
-from fairserve.engine.wire.reported_error import error_object, reported, verdict_of
+from fairserve.engine.wire.reported_error import error_object, verdict_of
 
 NOW = "Sun, 06 Nov 1994 08:49:37 GMT"
 WORDS = "Incorrect API key provided; authenticate, billing, quota, unauthorized, access token"
@@ -39,14 +38,6 @@ WORDS = "Incorrect API key provided; authenticate, billing, quota, unauthorized,
 )
 def test_status_and_codes_decide(status, fields, verdict):
     assert verdict_of({"message": WORDS, **fields}, status) == verdict
-
-
-def test_an_error_after_status_200_names_its_status():
-    error = reported({"message": "no", "code": 404})
-    assert isinstance(error, WorkerRejectedError)
-    assert error.status == 404
-    assert reported({"message": "no", "code": 500}).client_message == "no"
-    assert reported({"message": "no", "code": 401}).client_message == ""
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairserve.engine.wire import stream_events
 from fairserve.engine.wire.answer_shape import AnswerShape
-from fairserve.engine.wire.base import WorkerRejectedError, WorkerStreamError
+from fairserve.engine.wire.base import WorkerStreamError
 from fairserve.engine.wire.stream_events import StreamEvents
 
 
@@ -75,28 +75,6 @@ def test_a_long_event_is_broken(monkeypatch):
     events.feed(b"data: " + b"x" * 94)
     with pytest.raises(WorkerStreamError, match="over 100 bytes"):
         events.feed(b"x")
-
-
-@pytest.mark.parametrize("event", [b"{", b"7", b'"x"'])
-def test_what_is_no_object_is_broken(event):
-    with pytest.raises(WorkerStreamError):
-        new_events().read(event)
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "cause"),
-    [
-        ({"message": "m"}, WorkerStreamError, "failed"),
-        ("m", WorkerStreamError, "failed"),
-        ({"message": "m", "code": "unavailable"}, WorkerStreamError, "busy"),
-        ({"message": "m", "type": "BadRequestError"}, WorkerRejectedError, None),
-    ],
-)
-def test_an_error_of_the_worker_is_raised(error, kind, cause):
-    with pytest.raises(kind) as raised:
-        new_events().read(json.dumps({"error": error}).encode())
-    if cause is not None:
-        assert (raised.value.cause, raised.value.client_message) == (cause, "m")
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('"\\\n\t{}:,é€😀'))

@@ -107,14 +107,6 @@ def test_agent_figures_change_no_weight():
     assert [typical(FULL, n) for n in range(1, 5)] == [typical(plain, n) for n in range(1, 5)]
 
 
-def test_an_unobserved_stage_weighs_no_more_than_its_trust():
-    typical = SliceWeights(1, 2, 1).typical_call
-    assert typical(FULL, 1) == 100 + 2 * 10 + 20, "it was seen"
-    assert typical(FULL, 2) == 500.0, "1050 declared"
-    unbounded = AppProfile(STAGES)
-    assert typical(unbounded, 2) == 1050.0
-
-
 @pytest.mark.parametrize(
     "stage", [(-1, 0, 1), (0, 0, 0), (10_000_001, 0, 0), (float("nan"), 0, 0), (0, 0, float("inf"))]
 )

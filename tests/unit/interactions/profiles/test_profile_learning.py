@@ -131,15 +131,6 @@ def test_calls_of_a_run_are_learned_within_bounds(number, length, declared, expe
     assert held.profile.calls_per_interaction == pytest.approx(expected)
 
 
-def test_declaring_again_keeps_learned_figures():
-    figures = seen(calls(100, 500), calls(100, 700, stage=2), ended=runs(100, 2))
-    held = learned(figures)
-    huge = AppProfile((StageProfile(9e6, 0, 9e6),), 1e4)
-    assert learned(figures, declared=huge, previous=held, now_s=DAY_S) is held
-    few = seen(calls(5, 500))
-    assert learned(few, declared=huge, previous=held, now_s=DAY_S) is held, "nor later"
-
-
 def test_the_time_out_is_always_the_declared_one():
     figures = seen(calls(100, 500), calls(100, 700, stage=2), ended=runs(100, 2))
     held = learned(figures)
@@ -169,10 +160,6 @@ def test_learned_figures_grow_by_a_daily_factor():
     assert sizes(grown(900, 1.0))[0] == 900
     assert "grows" not in grown(900, 1.0).reason
     assert sizes(grown(50_000, 0.1, max_growth_per_day=math.inf))[0] == 50_000
-
-
-def test_learned_figures_fall_immediately():
-    assert sizes(grown(5, 0.0))[0] == 5
 
 
 def test_the_learned_number_of_calls_grows_slowly():

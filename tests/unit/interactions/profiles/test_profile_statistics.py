@@ -99,12 +99,6 @@ def test_figures_equal_those_of_plain_python(number):
     assert set(found.agents) == {"x", "y"}
 
 
-def test_a_call_one_half_life_old_counts_half():
-    calls = [seen(100, age_s=HALF_LIFE_S), seen(100, age_s=HALF_LIFE_S), seen(400)]
-    spread = figures(calls).stages[0].input_tokens
-    assert spread.expected == pytest.approx((0.5 * 100 + 0.5 * 100 + 1.0 * 400) / 2.0)
-
-
 def test_a_call_in_the_future_counts_as_new():
     calls = [seen(100, age_s=-9 * HALF_LIFE_S), seen(100), seen(400)]
     assert figures(calls).stages[0].input_tokens.expected == pytest.approx(200.0)
@@ -115,24 +109,11 @@ def test_calls_of_any_age_count():
     assert figures(calls).stages[0].expected == StageProfile(100, 0, 1)
 
 
-def test_outliers_are_cut_off():
-    calls = [seen(100) for _ in range(49)] + [seen(100_000)]
-    spread = figures(calls).stages[0].input_tokens
-    assert (spread.median, spread.p90, spread.expected) == (100, 100, 100)
-
-
 def test_a_stage_with_too_few_calls_includes_the_next():
     calls = [seen(100, stage=1)] * 3 + [seen(200, stage=2)] + [seen(800, stage=3)] * 3
     stages = figures(calls).stages
     assert [stage.calls for stage in stages] == [3, 3, 3]
     assert [stage.input_tokens.expected for stage in stages] == [100, (200 + 800 + 800) / 3, 800]
-
-
-def test_last_stages_with_too_few_calls_are_omitted():
-    calls = [seen(100, stage=1)] * 3 + [seen(200, stage=2)] * 2
-    assert len(figures(calls).stages) == 1
-    assert figures(calls[3:]).stages == ()
-    assert figures().stages == ()
 
 
 def test_stages_past_the_last_count_for_the_last():
@@ -183,20 +164,6 @@ def survival(runs, weights):
     return shares
 
 
-def test_lengths_equal_a_table_computed_by_hand():
-    """Ten runs: ended after 1 (twice), 3 and 5 calls (twice); five are active."""
-    runs = [run(1), run(1), run(3), run(5), run(5)]
-    runs += [run(2, ended=False), run(3, ended=False), run(4, ended=False)]
-    runs += [run(6, ended=False), run(6, ended=False)]
-    # reached 1: 10, 2 end, 0.8 remain; reached 3: 7, 1 ends, 0.8 * 6/7; reached 5: 4, 2 end
-    shares = {1: 0.2, 3: 0.8 / 7, 5: 0.8 * 6 / 7 / 2}
-    assert survival(runs, [1.0] * 10) == pytest.approx(shares)
-    spread = figures(runs=runs).calls_per_interaction
-    total = sum(shares.values())
-    assert spread.expected == pytest.approx(sum(n * s for n, s in shares.items()) / total)
-    assert (spread.median, spread.p90) == (5, 5)
-
-
 @pytest.mark.parametrize("number", range(20))
 def test_lengths_equal_the_slow_estimate(number):
     rng = random.Random(number)
@@ -217,13 +184,6 @@ def test_lengths_equal_the_slow_estimate(number):
     ]
     assert list(found.run_lengths) == wanted
     assert found.interactions == sum(each.ended for each in runs)
-
-
-def test_active_runs_count_as_longer():
-    """The short runs end first: alone they would give 1."""
-    ended, open_ones = [run(1)] * 5 + [run(20)], [run(15, ended=False)] * 5
-    assert figures(runs=ended).calls_per_interaction.expected < 6
-    assert figures(runs=ended + open_ones).calls_per_interaction.expected > 10
 
 
 def test_lengths_are_unknown_before_a_run_has_ended():

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from programs import DIAMOND, MAPPED, ids, node, program
+from programs import DIAMOND, MAPPED, node, program
 
 from fairserve.interactions.programs.program import ProgramLimits
 from fairserve.interactions.programs.program_run import ProgramRun
@@ -12,39 +12,6 @@ from fairserve.interactions.programs.program_state import RestoreError
 
 def saved(run):
     return json.loads(json.dumps(run.to_plain()))
-
-
-def test_ended_tasks_are_not_repeated():
-    declared = program(*MAPPED, node("beside"))
-    run = ProgramRun(declared)
-    run.start()
-    run.succeeded("list", '["a","b"]')
-    run.failed("each[1]", "once", again=True)
-    run.succeeded("each[0]", "A")
-    restored = ProgramRun.restore(declared, saved(run))
-    assert restored.running == ()
-    tasks = restored.start()
-    assert ids(tasks) == ["each[1]", "beside"]
-    assert [task.attempt for task in tasks] == [3, 2]
-    assert tasks[0].body() == {"prompt": '1 b of ["a","b"]'}
-    assert tasks[0].parents == ("list",)
-    (join,) = restored.succeeded("each[1]", "B")
-    assert join.body() == {"prompt": '["A","B"] B'}
-
-
-def test_a_restart_uses_no_retry():
-    declared = program(node("a", retries=1))
-    run = ProgramRun(declared)
-    run.start()
-    for attempt in range(2, 6):
-        run = ProgramRun.restore(declared, saved(run))
-        (task,) = run.start()
-        assert task.attempt == attempt
-    (task,) = run.failed("a", "x", again=True)
-    assert task.attempt == 6
-    run = ProgramRun.restore(declared, saved(run))
-    run.start()
-    assert run.failed("a", "x", again=True) == [], "but what was used up stays so"
 
 
 def test_ends_are_restored():

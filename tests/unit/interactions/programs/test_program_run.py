@@ -9,24 +9,6 @@ from fairserve.interactions.programs.program_run import ProgramRun, TaskError
 from fairserve.interactions.programs.program_task import call_name
 
 
-def test_a_diamond_runs_in_order():
-    run = ProgramRun(program(*DIAMOND))
-    (plan,) = run.start()
-    assert (run.state, run.done, run.result) == ("running", False, {"join": None})
-    assert states(run) == {"plan": "running"} | dict.fromkeys(("left", "right", "join"), "waiting")
-    left, right = run.succeeded("plan", "PLAN")
-    assert [left.body(), right.body()] == [{"prompt": "left: PLAN"}, {"prompt": "right: PLAN"}]
-    assert (plan.parents, left.parents) == ((), ("plan",))
-    assert run.running == ("left", "right")
-    assert run.succeeded("right", "R") == []
-    (join,) = run.succeeded("left", "L")
-    assert join.body() == {"prompt": "L + R"}
-    assert join.parents == ("left", "right")
-    assert run.succeeded("join", "end") == []
-    assert (run.state, run.done, run.result) == ("complete", True, {"join": "end"})
-    assert run.output("plan") == "PLAN"
-
-
 def test_a_task_becomes_a_request():
     declared = {
         "id": "a",

@@ -37,14 +37,6 @@ def test_floods_take_no_entry_of_an_owner_within_its_share(loud, quiet, floods):
     assert len(table) == 100
 
 
-def test_alone_an_owner_has_the_table_and_makes_room_for_others():
-    table = SharedTable(4)
-    assert [table.put(A, number, number) for number in range(5)] == [[], [], [], [], [0]]
-    assert table.put(B, "b0", "b0") == [1]
-    assert table.put(B, "b1", "b1") == [2]
-    assert table.put(B, "b2", "b2") == ["b0"], "equals do not displace each other"
-
-
 def test_a_touched_entry_leaves_last():
     table = SharedTable(3)
     for number in range(3):

@@ -2,38 +2,12 @@
 
 import random
 
-import numpy as np
 import pytest
 from prefix_trees import WORKERS, blocks_of, check_structure
 
 from fairserve.scheduling.locality import block_map, segments
 from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
-
-
-def test_a_split_keeps_locks():
-    tree = PrefixTree()
-    tree.add_worker("w0", 4)
-    tree.insert([1, 2, 3], "w0")
-    node = tree.lock([1, 2, 3], "w0")
-    tree.insert([1, 4], "w0")
-    tree.insert([5, 6, 7, 8], "w0")  # requires the eviction of everything else
-    assert tree.match([1, 2, 3], 1) == (3, 1)
-    tree.unlock(node, "w0")
-    tree.insert([5, 6, 7, 8], "w0")
-    assert tree.match([1, 2, 3], 1) == (0, 0)
-
-
-def test_partial_use_of_a_path_counts_for_that_part_only():
-    tree = PrefixTree()
-    tree.add_worker("w0", 3)
-    tree.insert([1, 2], "w0")
-    tree.insert([3], "w0")
-    tree.insert([1], "w0")
-    tree.insert([1, 4], "w0")
-    assert tree.match([1, 2], 1) == (1, 1)  # 2 is the least recently used
-    assert tree.match([3], 1) == (1, 1)
-    check_structure(tree)
 
 
 def test_a_lock_covers_only_blocks_that_the_worker_holds():
@@ -50,22 +24,6 @@ def test_a_lock_covers_only_blocks_that_the_worker_holds():
     tree.insert([7, 8], "w0")
     assert tree.match([1, 2, 3], tree.mask(["w0"]))[0] == 3
     tree.unlock(second, "w0")
-
-
-def test_evicting_a_middle_block_removes_the_blocks_below():
-    tree = PrefixTree()
-    for name in WORKERS[:2]:
-        tree.add_worker(name, 100)
-        tree.insert([1, 2, 3, 4, 5], name)
-    tree.insert([1, 2, 3, 6], "w0")
-    tree.evict([3, 99], "w0")
-    assert tree.match([1, 2, 3, 4, 5], tree.mask(["w0"])) == (2, 1)
-    assert tree.match([1, 2, 3, 4, 5], tree.mask(["w1"])) == (5, 2)
-    assert tree.match([1, 2, 3, 6], -1) == (3, 2)
-    assert blocks_of(tree, "w0") == 2
-    tree.evict([5, 4], "w1")
-    assert len(tree) == 3
-    check_structure(tree)
 
 
 def test_events_of_locked_blocks_are_ignored():
@@ -194,15 +152,6 @@ def test_a_long_chain_of_turns_does_not_recurse():
     assert tree.match(keys, 1) == (5000, 1)
     tree.evict([0], "w0")
     assert len(tree) == 0
-
-
-def test_the_tree_is_bounded_by_the_capacity_of_its_workers():
-    tree, hasher = PrefixTree(), BlockHasher(1)
-    tree.add_worker("w", 100)
-    rng = np.random.default_rng(1)
-    for _ in range(200):
-        tree.insert(hasher.keys(rng.integers(0, 9, size=160).astype(np.uint32)), "w")
-    assert len(tree) == 100
 
 
 def test_invalid_input_is_rejected():

@@ -37,22 +37,6 @@ def merged(*chunks, usage=None):
     return merger.answer("x", "model", usage)
 
 
-def test_text_of_interleaved_samples_is_merged():
-    answer = merged(
-        chunk(delta(0, role="assistant", content="")),
-        chunk(delta(1, role="assistant", content="")),
-        chunk(delta(1, content="b1")),
-        chunk(delta(0, content="a1"), delta(1, content="b2")),
-        chunk(delta(0, content="a2", finish_reason="stop")),
-        chunk(delta(1, finish_reason="length")),
-        usage={"total_tokens": 9},
-    )
-    assert answer["object"] == "chat.completion"
-    assert (answer["model"], answer["usage"]) == ("model", {"total_tokens": 9})
-    shown = [(c["index"], c["message"]["content"], c["finish_reason"]) for c in answer["choices"]]
-    assert shown == [(0, "a1a2", "stop"), (1, "b1b2", "length")]
-
-
 def test_pieces_of_tool_calls_are_merged():
     def part(index, **fields):
         return delta(tool_calls=[{"index": index, **fields}])

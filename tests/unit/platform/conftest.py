@@ -5,12 +5,17 @@ from control_world import World
 
 
 @pytest.fixture
-async def make_world():
+def world_type():
+    return World
+
+
+@pytest.fixture
+async def make_world(world_type):
     """Return a factory of worlds, built from a system, a capacity and control options."""
     made = []
 
     def make(*arguments, **options):
-        made.append(World(*arguments, **options))
+        made.append(world_type(*arguments, **options))
         return made[-1]
 
     yield make
