@@ -140,6 +140,8 @@ class Call:
     """1 + the longest path from a root of the interaction; 0 before attachment."""
     pool: str = ""
     """Name of the model pool that serves the call: its workers' model; "" if there is only one."""
+    adapter: str = ""
+    """LoRA adapter of the pool's model that the call uses; "" for the model itself."""
     expected_output_tokens: int = 0
     """Expected output over all samples, declared or from the app's profile; at most the maximum."""
     client: ClientPath = ()
@@ -184,6 +186,11 @@ class Call:
         if self.background:
             return "flex"
         return "priority" if self.priority else "default"
+
+    @property
+    def served_model(self) -> str:
+        """Return the model that serves the call, as its workers name it."""
+        return self.adapter or self.pool
 
     @property
     def restriction(self) -> Restriction:

@@ -1,4 +1,4 @@
-"""Follows the KV events of one worker over ZMQ in an asyncio loop.
+"""Follows the KV events of one endpoint of a worker over ZMQ in an asyncio loop.
 
 Batches are ordered by :class:`~fairserve.engine.kv_events.sequence.KvSequence` and translated by
 :class:`~fairserve.engine.kv_events.view.KvView`; the reports go to ``post``. The sockets are read
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -51,13 +51,14 @@ MESSAGES_A_TURN = 64
 
 @dataclass(slots=True)
 class KvStats:
-    """Counters of one worker's events, as shown on status pages."""
+    """Counters of a worker's events, as shown on status pages."""
 
     connected: bool = False
     complete: bool | None = None
     """True if the view contains the worker's whole cache; None before the first report."""
     events: int = 0
     last_sequence: int | None = None
+    """Number of the last batch; None also for several endpoints together."""
     gaps: int = 0
     restarts: int = 0
     resets: int = 0
@@ -69,8 +70,21 @@ class KvStats:
     """Number of stored blocks without a router key."""
 
 
+def combined(parts: Sequence[KvStats]) -> KvStats | None:
+    """Return the counters of a worker with several endpoints; None without an endpoint."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    complete = [each.complete for each in parts]
+    counts = ("events", "gaps", "restarts", "resets", "unreadable", "blocks", "left_out")
+    return KvStats(
+        connected=all(each.connected for each in parts),
+        complete=None if None in complete else all(complete),
+        **{name: sum(getattr(each, name) for each in parts) for name in counts},
+    )
+
+
 class KvSubscriber:
-    """Subscriber to one worker's events. Belongs to one event loop; ``start`` once, then ``close``."""
+    """Subscriber to one endpoint. Belongs to one event loop; ``start`` once, then ``close``."""
 
     def __init__(
         self,

@@ -6,15 +6,19 @@ parent's key, its position and its tokens, so the view keeps these for every blo
 and converts each batch into events for the dispatcher. The worker's blocks may be multiples or
 parts of the platform's.
 
-Blocks without a key are skipped, so the view never claims more than the worker has. These are
-blocks after an unknown one, of a LoRA, with images, in memory other than the device's, or beyond
-the worker's capacity. Memory: about 250 bytes per block.
+Blocks of a LoRA adapter have keys of their own, as its calls have. Blocks without a key are skipped, so
+the view never claims more than the worker has. These are blocks after an unknown one, of an adapter that
+has only a number, with images, in memory other than the device's, or beyond the worker's capacity.
+Memory: about 250 bytes per block.
+
+Weakness: events name an adapter, not its weights. After another adapter has got the name, the view has
+the old one's blocks until they are evicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +53,8 @@ class _Block(NamedTuple):
     """Keys of the platform blocks that end inside the block, before its end."""
     parent: BlockHash | None
     """Previous block, if both are parts of one platform block."""
+    start: int | None
+    """The ``boundary`` of the block before."""
 
 
 class KvView:
@@ -71,6 +77,17 @@ class KvView:
     def keys(self) -> set[int]:
         """Return the platform's keys of all blocks that the worker has; O(blocks)."""
         return {key for name in self._blocks for key in self._keys(name)}
+
+    def contents(self) -> list[WorkerCached]:
+        """Return events that store all blocks of the view in an empty cache; O(blocks)."""
+        chains: list[tuple[int | None, list[int]]] = []
+        for name, block in self._blocks.items():
+            keys = self._keys(name)
+            if chains and block.start == chains[-1][1][-1]:
+                chains[-1][1].extend(keys)
+            elif keys:
+                chains.append((block.start, keys))
+        return [WorkerCached(self._worker_id, start, tuple(keys)) for start, keys in chains]
 
     def begin(self, *, complete: bool) -> list[CacheReport]:
         """Drop all blocks; see :class:`~fairserve.scheduling.events.WorkerCacheReset`."""
@@ -109,10 +126,10 @@ class KvView:
         tokens = np.asarray(event.token_ids[: count * size], dtype=np.uint32)
         step = min(size, ours)
         keys = self._hasher.extend(above.key, above.end, tokens, step)
-        end, boundary, stored = above.end, above.boundary, []
+        end, boundary, stored = above.end, start, []
         parts = size // step
         for index, name in enumerate(event.block_hashes[:count]):
-            end += size
+            end, before = end + size, boundary
             own = keys[index * parts : (index + 1) * parts]
             if end % ours == 0:
                 boundary = own[-1]
@@ -120,22 +137,21 @@ class KvView:
             whole = parent if (end - size) % ours else None
             if whole is not None:
                 self._below.setdefault(whole, set()).add(name)
-            self._blocks[name] = _Block(end, own[-1], boundary, tuple(own[:-1]), whole)
+            self._blocks[name] = _Block(end, own[-1], boundary, tuple(own[:-1]), whole, before)
             parent = name
         return [WorkerCached(self._worker_id, start, tuple(stored))] if stored else []
 
     def _above(self, event: BlockStored) -> _Block | None:
         """Return the block that precedes stored blocks; None if it is unknown or has no key."""
-        if event.lora_id is not None or event.lora_name is not None:
+        adapter = event.lora_name or ""
+        if event.lora_id is not None and not adapter:
             return None
         if event.parent_block_hash is not None:
             return self._blocks.get(event.parent_block_hash)
-        first = (event.extra_keys or [None])[0] or []
-        if not first:
-            return _Block(0, self._hasher.start(), None, (), None)
-        if len(first) == 1 and isinstance(first[0], str):
-            return _Block(0, self._hasher.start(first[0]), None, (), None)
-        return None
+        salt = _own_extra(event, 0) or [""]
+        if len(salt) > 1 or not isinstance(salt[0], str):
+            return None
+        return _Block(0, self._hasher.start(salt[0], adapter), None, (), None, None)
 
     def _remove(self, name: BlockHash) -> list[int]:
         """Drop a block and those that have no key without it; return the removed keys."""
@@ -157,11 +173,15 @@ class KvView:
 
 
 def _plain_blocks(event: BlockStored) -> int:
-    """Return the number of leading blocks identified by tokens and salt alone."""
+    """Return the number of leading blocks identified by tokens, adapter and salt alone."""
+    blocks = len(event.block_hashes)
     if event.extra_keys is None:
-        return len(event.block_hashes)
+        return blocks
     first = event.parent_block_hash is None
-    for index, extra in enumerate(event.extra_keys):
-        if extra and not (first and index == 0):
-            return index
-    return len(event.extra_keys)
+    return next((index for index in range(first, blocks) if _own_extra(event, index)), blocks)
+
+
+def _own_extra(event: BlockStored, index: int) -> list[Any]:
+    """Return the extra keys of a block without the adapter's name, which is first in each."""
+    extra = (event.extra_keys[index] if event.extra_keys else None) or []
+    return extra[1:] if extra and extra[0] == event.lora_name else extra

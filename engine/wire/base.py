@@ -215,6 +215,8 @@ class WorkerFacts:
     """Endpoints of its KV events; None if there are none, or they are not reported."""
     model: str = ""
     """Model of ``models`` that it serves for the platform."""
+    adapters: frozenset[str] = frozenset()
+    """LoRA adapters of ``model`` among ``models``, served too."""
     version: str | None = None
     """Answer of ``/version``; None if there is none."""
     kind: ServerKind = "vllm"

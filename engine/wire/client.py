@@ -20,6 +20,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
@@ -247,8 +248,8 @@ class HttpWorkerClient:
     async def facts(self, model: str = "") -> WorkerFacts:
         """Return the worker's facts from ``/v1/models`` and ``/openapi.json``, and vLLM's other pages.
 
-        ``model`` is the one to serve; empty: the first listed one. Raises WorkerUnavailableError,
-        or ValueError if the worker does not serve it.
+        ``model`` is the one to serve, or a LoRA adapter of it; empty: the first listed one. Raises
+        WorkerUnavailableError, or ValueError if the worker does not serve it.
         """
         models = await self._listing()
         names = tuple(models)
@@ -257,7 +258,7 @@ class HttpWorkerClient:
         if model and model not in models:
             known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
             raise ValueError(f"it does not serve {model!r}; it serves {known}")
-        chosen = model or names[0]
+        chosen = _base_of(models, model or names[0])
         text, version, tokenizes, tasks = b"", None, False, GENERATE
         if self.dialect == "vllm":
             self.kind = _OUR_KINDS.get(models[chosen].get("owned_by"), "vllm")
@@ -274,12 +275,24 @@ class HttpWorkerClient:
             slots=metrics.slots,
             kv_events=kv_endpoints_of(text, self.base_url),
             model=chosen,
+            adapters=_adapters_of(models, chosen),
             version=version,
             kind=self.kind,
             root=root if isinstance(root, str) else "",
             tokenizes=tokenizes,
             tasks=tasks,
         )
+
+    async def with_adapters(self, facts: WorkerFacts) -> WorkerFacts:
+        """Return the facts with the models and adapters that the worker lists now.
+
+        Raises WorkerUnavailableError.
+        """
+        models = await self._listing()
+        if facts.model not in models:
+            raise WorkerUnavailableError(f"/v1/models lacks {facts.model!r}")
+        adapters = _adapters_of(models, facts.model)
+        return replace(facts, models=tuple(models), adapters=adapters)
 
     async def tokenize(self, body: Mapping[str, Any]) -> TokenIds:
         """Return the token ids of a prompt, by vLLM's ``/tokenize``.
@@ -391,12 +404,27 @@ def _token_ids(tokens: Any) -> TokenIds:
     return ids.astype(np.uint32)
 
 
+def _base_of(models: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    """Return the base model of a listed LoRA adapter; any other model itself."""
+    parent = models[name].get("parent")
+    return parent if isinstance(parent, str) and parent in models else name
+
+
+def _adapters_of(models: Mapping[str, Mapping[str, Any]], base: str) -> frozenset[str]:
+    """Return the listed LoRA adapters of a model, whose parent may have another name of it."""
+    parents = {name: _base_of(models, name) for name in models}
+    root = models[base].get("root")
+    return frozenset(
+        name
+        for name, parent in parents.items()
+        if parent != name and (parent == base or (root and models[parent].get("root") == root))
+    )
+
+
 def _context_of(models: Mapping[str, Mapping[str, Any]], name: str) -> int | None:
-    """Return the context of a model, or of its base model (LoRA), or the minimum of all models."""
-    parent = models.get(str(models[name].get("parent")), {})
-    for entry in (models[name], parent):
-        if (length := _length_of(entry)) is not None:
-            return length
+    """Return the context of a model, else the minimum of all models."""
+    if (length := _length_of(models[name])) is not None:
+        return length
     lengths = map(_length_of, models.values())
     return min((length for length in lengths if length is not None), default=None)
 

@@ -5,8 +5,9 @@ local scheduler (:class:`~fairserve.scheduling.base.LocalScheduler`, DLPM by def
 charged as inside an engine: the extend tokens when a call is sent, output tokens as they are
 decoded. It is a state machine without a clock or a socket.
 
-The server does not report its cache. The queue assumes that it holds the latest prompts that it was
-sent, regardless of salts, since such a server has none; the least recently used is evicted first.
+The server does not report its cache. The queue assumes that it holds the latest prompts that each of
+its models (LoRA adapters) was sent, regardless of salts, since such a server has none; the least
+recently used is evicted first.
 
 A server may request a pause because of one call, such as one that is too large for the account
 there. So a pause applies to the calls of that call's tenant, and to all calls once two tenants got
@@ -59,9 +60,10 @@ class LocalQueue:
         """Return the number of calls at the server."""
         return len(self._sent)
 
-    def add(self, call: LocalCall, tenant: str = "") -> None:
-        """Add a call. Raises ValueError for an id that is in use."""
-        self._cache.register(call.call_id, self._hasher.keys(call.token_ids))
+    def add(self, call: LocalCall, tenant: str = "", model: str = "") -> None:
+        """Add a call of one of the server's models. Raises ValueError for an id that is in use."""
+        keys = self._hasher.keys(call.token_ids, adapter=model)
+        self._cache.register(call.call_id, keys)
         try:
             self._scheduler.add(call)
         except ValueError:

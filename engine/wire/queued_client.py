@@ -73,7 +73,7 @@ class QueuedClient:
         send = partial(self._client.send, transport=transport)
         queued = _QueuedCall(self, call.call_id, request, receiver, send)
         self._waiting[call.call_id] = queued
-        self.queue.add(call, request.tenant)
+        self.queue.add(call, request.tenant, request.body.get("model", ""))
         self._advance()
         return queued
 

@@ -123,7 +123,7 @@ class CallState:
             "parents": tuple(
                 client_call_id(call.interaction_id, parent) for parent in call.parents or ()
             ),
-            "served_model": call.pool,
+            "served_model": call.served_model,
             "wasted": outcome != "completed" and spent > 0,
             "estimated": self.estimated,
             "service_tier": call.tier,

@@ -199,7 +199,9 @@ class Cell:
         call = live.call
         if call.clues:
             self.dispatcher.tracker.join(call, self._now_s)
-        live.price = self._prices.at(call.pool, live.accepted_at).of_tier(call.tier)
+        live.price = self._prices.at(call.served_model, live.accepted_at, call.pool).of_tier(
+            call.tier
+        )
         if live.repeats:
             waived = self._recorder.repeated(live.fingerprint, self._now_s)
             if waived is not None:

@@ -70,7 +70,9 @@ async def readiness(request: Request) -> JSONResponse:
     else:
         status = "ready"
     numbers = {
-        "workers": sum(models.workers_up(model.worker_name) for model in models.served()),
+        "workers": sum(
+            models.workers_up(model.worker_name) for model in models.served() if not model.base
+        ),
         "models": len(models.ready()),
     }
     return JSONResponse(

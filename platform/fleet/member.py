@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from fairserve.engine.kv_events.subscriber import KvSubscriber
+from fairserve.engine.kv_events.subscriber import KvStats, KvSubscriber, combined
 from fairserve.engine.wire.base import WorkerClient, WorkerFacts, WorkerMetrics
 from fairserve.engine.wire.circuit import Circuit
 from fairserve.engine.wire.client import HttpWorkerClient
@@ -34,7 +35,9 @@ class FleetMember:
     circuit: Circuit
     watch: asyncio.Task[None] | None = None
     facts: WorkerFacts | None = None
-    """Facts that it reported at its last join."""
+    """Facts that it reported at its last join, with the adapters that it lists now."""
+    listed_s: float = 0.0
+    """Time of the last reading of its models, by the pool's clock."""
     capacity_tokens: int = 0
     """Size of its KV cache as reported to control."""
     ready: bool = False
@@ -51,7 +54,8 @@ class FleetMember:
     metrics: WorkerMetrics | None = None
     foreign: ForeignLoad = field(default_factory=ForeignLoad)
     foreign_tokens: int = 0
-    follower: KvSubscriber | None = None
+    followers: Sequence[KvSubscriber] = ()
+    """Subscribers to its KV events, one for each endpoint."""
 
     @property
     def worker_id(self) -> str:
@@ -110,16 +114,19 @@ class FleetMember:
                 "paused_s": round(queue.paused_s, 1),
             },
             "cache_view": self._cache_view(),
-            "kv_events": asdict(self.follower.stats) if self.follower else None,
+            "kv_events": asdict(stats) if (stats := self._kv_stats()) else None,
         }
 
     def _cache_view(self) -> str:
         """Return the source of the router's view of its cache: the worker or the router."""
-        complete = self.follower is not None and self.follower.stats.complete
-        return "worker" if complete else "router"
+        stats = self._kv_stats()
+        return "worker" if stats is not None and stats.complete else "router"
+
+    def _kv_stats(self) -> KvStats | None:
+        return combined([each.stats for each in self.followers])
 
     def unfollow(self) -> None:
         """Unsubscribe from its KV events."""
-        if self.follower is not None:
-            self.follower.close()
-            self.follower = None
+        for follower in self.followers:
+            follower.close()
+        self.followers = ()

@@ -1,5 +1,6 @@
 """Pools of workers by model, with the model's context length and tokenizer.
 
+LoRA adapters that a worker lists are served as models of their own in the pool of their base model.
 A pool is created with its first worker. Its tokenizer is loaded in a thread, after which the model is
 served; other models do not wait for it. The tokenizer is the one that the fleet configures for the
 model, else the setting ``model`` (for embedded workers and those of ``worker_urls``), else the ``root``
@@ -16,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 
 from fairserve.engine.torch.builtin_model import (
@@ -27,13 +29,13 @@ from fairserve.engine.torch.builtin_model import (
     ensure_builtin_model,
 )
 from fairserve.engine.wire.base import WorkerFacts
-from fairserve.engine.wire.request_fields import ServerKind
-from fairserve.engine.wire.tasks import TASKS, Tasks
+from fairserve.engine.wire.tasks import TASKS
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.base.bulkhead import TurnThreads
 from fairserve.platform.base.clock import utc_s
+from fairserve.platform.db.ledger import WIDE_ID_CHARS
 from fairserve.platform.fleet.fleet import Desired
-from fairserve.platform.fleet.models import Models, ServedModel
+from fairserve.platform.fleet.models import SHOWN_NAMES, Models, ServedModel
 from fairserve.platform.fleet.prompts.reader import (
     BytesCounter,
     PromptCounter,
@@ -54,6 +56,8 @@ LARGE_PROMPT_THREADS = 1
 """Threads for the large prompts of all models: one, so that other work has a core."""
 """Seconds for which a failed tokenizer lookup is cached."""
 MAX_MISSING = 256
+MAX_ADAPTERS = 1000
+"""LoRA adapters of one model that are served; the others are not."""
 
 
 class PoolLoad(Protocol):
@@ -75,10 +79,12 @@ TokenizeAt = Callable[[Collection[str], Mapping[str, Any]], Awaitable[TokenIds]]
 class _Pool:
     context_tokens: dict[str, int] = field(default_factory=dict)
     """By worker."""
-    kinds: dict[str, ServerKind] = field(default_factory=dict)
+    facts: dict[str, WorkerFacts] = field(default_factory=dict)
     """By worker."""
-    tasks: dict[str, Tasks] = field(default_factory=dict)
-    """By worker."""
+    adapters: frozenset[str] = frozenset()
+    """LoRA adapters of its workers, or of the last one while there is none."""
+    taken: frozenset[str] = frozenset()
+    """Adapters among them that are not served, because another model or an alias has the name."""
     last_context_tokens: int = UNKNOWN_CONTEXT
     """Context of the last worker, used while there is none."""
     local: bool = False
@@ -97,7 +103,7 @@ class _Pool:
     @property
     def generates(self) -> bool:
         """True if a worker generates: the tokenizer then needs a chat template."""
-        return any("generate" in tasks for tasks in self.tasks.values())
+        return any("generate" in facts.tasks for facts in self.facts.values())
 
 
 def tokenizer_names(model: str, root: str, named: str | None, local_model: str) -> tuple[str, ...]:
@@ -159,8 +165,7 @@ class ModelPools:
         cache_tokens = facts.kv_capacity_tokens or spec.kv_tokens
         bounds = [facts.context_tokens, cache_tokens if "generate" in facts.tasks else None]
         pool.context_tokens[spec.worker_id] = min(filter(None, bounds), default=UNKNOWN_CONTEXT)
-        pool.kinds[spec.worker_id] = facts.kind
-        pool.tasks[spec.worker_id] = facts.tasks
+        pool.facts[spec.worker_id] = facts
         self._leave(spec.worker_id, keep=model)  # it may have served another model before
         pool.root = pool.root or facts.root
         if facts.tokenizes:
@@ -176,9 +181,10 @@ class ModelPools:
     def _model_of(self, spec: WorkerSpec, facts: WorkerFacts) -> str:
         if not facts.models:
             raise ValueError("it serves no model")
-        model = spec.model or facts.models[0]
-        if model not in facts.models:
-            raise ValueError(f"it does not serve {model!r}; it serves: {', '.join(facts.models)}")
+        if spec.model and spec.model not in facts.models:
+            known = ", ".join(facts.models)
+            raise ValueError(f"it does not serve {spec.model!r}; it serves: {known}")
+        model = facts.model or spec.model or facts.models[0]
         if model in self._desired.aliases:
             raise ValueError(f"it serves {model!r}, which is the name of an alias")
         return model
@@ -209,8 +215,7 @@ class ModelPools:
             context_tokens = pool.context_tokens.pop(worker_id, None)
             if context_tokens is not None:
                 pool.last_context_tokens = context_tokens
-                pool.kinds.pop(worker_id, None)
-                pool.tasks.pop(worker_id, None)
+                del pool.facts[worker_id]
                 self._publish(model)
 
     def _is_awaited(self, model: str) -> bool:
@@ -295,29 +300,51 @@ class ModelPools:
         if pool.reader is None:
             return
         first = not len(self._models)
-        everybody = frozenset(pool.context_tokens)
-        workers, drained = everybody - self._draining, everybody & self._draining
-        context_tokens = min(pool.context_tokens.values(), default=pool.last_context_tokens)
-        names: tuple[str, ...] = (model,)
+        base = self._served(model, pool, frozenset(pool.facts))
         if pool.local and self._local_model not in ("", model):
-            names = (model, self._local_model)
-        self._models.serve(
-            ServedModel(
-                names,
-                model,
-                context_tokens,
-                pool.reader,
-                workers,
-                pool.created,
-                drained=drained,
-                kinds=frozenset(pool.kinds[worker_id] for worker_id in workers),
-                tasks=TASKS.intersection(*(pool.tasks[each] for each in workers or everybody)),
-            )
-        )
+            base = replace(base, names=(model, self._local_model))
+        self._models.serve(base, self._served_adapters(base, pool))
         if first and self._on_ready is not None:
             # Runs after the worker that just reported its facts has joined.
             asyncio.get_running_loop().call_soon(self._on_ready)
             self._on_ready = None
+
+    def _served_adapters(self, base: ServedModel, pool: _Pool) -> Iterable[ServedModel]:
+        """Yield the adapters of a pool whose names are free, each with the workers that list it."""
+        if pool.facts:
+            pool.adapters = frozenset().union(*(each.adapters for each in pool.facts.values()))
+        model = base.worker_name
+        others = {each.worker_name for each in self._models.served() if each.base != model}
+        taken = pool.adapters & (others | self._pools.keys() | self._desired.aliases.keys())
+        if taken - pool.taken:
+            names = ", ".join(sorted(taken)[:SHOWN_NAMES])
+            logger.warning(
+                "adapters of %s are not served, as other models or aliases have their names: %s",
+                model,
+                names,
+            )
+        pool.taken = taken
+        named = (each for each in sorted(pool.adapters - taken) if len(each) <= WIDE_ID_CHARS)
+        for name in islice(named, MAX_ADAPTERS):
+            holders = {each for each, facts in pool.facts.items() if name in facts.adapters}
+            yield replace(self._served(name, pool, frozenset(holders)), base=model)
+
+    def _served(self, name: str, pool: _Pool, everybody: frozenset[str]) -> ServedModel:
+        """Return a model that ``everybody`` serves, drained or not."""
+        assert pool.reader is not None, "a model is served once its prompts are read"
+        workers, drained = everybody - self._draining, everybody & self._draining
+        bounds = [pool.context_tokens[each] for each in everybody]
+        return ServedModel(
+            (name,),
+            name,
+            min(bounds, default=pool.last_context_tokens),
+            pool.reader,
+            workers,
+            pool.created,
+            drained=drained,
+            kinds=frozenset(pool.facts[each].kind for each in workers),
+            tasks=TASKS.intersection(*(pool.facts[each].tasks for each in workers or everybody)),
+        )
 
     def _publish_expected(self) -> None:
         self._models.set_expected(self._desired.declared_models() | set(self._pools))

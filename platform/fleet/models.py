@@ -7,7 +7,7 @@ worker. :mod:`fairserve.platform.fleet.model_pools` has the workers of each mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ class ServedModel:
 
     names: tuple[str, ...]
     worker_name: str
-    """Name of the model at the workers, and of their pool."""
+    """Name of the model at the workers, and of their pool unless it is an adapter."""
     context_tokens: int
     """Maximum tokens of prompt and output, within the KV cache of the smallest worker."""
     reader: PromptReader | WorkerPromptReader
@@ -54,6 +54,8 @@ class ServedModel:
     """Kinds of server among the others; see :mod:`fairserve.engine.wire.request_fields`."""
     tasks: Tasks = TASKS
     """Tasks that all of its workers serve; all tasks if no worker has joined yet."""
+    base: str = ""
+    """Model of which it is a LoRA adapter, and in whose pool its calls are; empty: it is none."""
 
     @property
     def max_body_bytes(self) -> int | None:
@@ -84,6 +86,21 @@ class ServedModel:
             code="unsupported_model",
         )
 
+    def among(self, offered: frozenset[str]) -> frozenset[str]:
+        """Return the workers that can serve a call of the offered ones; an empty set has every worker.
+
+        Raises UnavailableError for an adapter that no offered worker has.
+        """
+        if not self.base:
+            return offered
+        holders = self.workers | self.drained
+        able = holders & offered if offered else holders
+        if offered and not able:
+            raise UnavailableError(
+                f"no endpoint that the gateway offers serves {self.names[0]!r}", code="no_worker"
+            )
+        return able
+
     def listing(self, name: str = "") -> dict[str, Any]:
         """Return the entry of ``/v1/models``, under this name or under an alias."""
         return {
@@ -92,6 +109,7 @@ class ServedModel:
             "created": self.created,
             "owned_by": "fairserve",
             "max_model_len": self.context_tokens,
+            **({"parent": self.base} if self.base else {}),
         }
 
 
@@ -122,15 +140,20 @@ class Models:
 
     # --- updates ----------------------------------------------------------------------------------
 
-    def serve(self, model: ServedModel) -> None:
-        """Serve a model, or replace what is known of it."""
-        self._models = {**self._models, model.worker_name: model}
+    def serve(self, model: ServedModel, adapters: Iterable[ServedModel] = ()) -> None:
+        """Serve a model and its adapters, in place of what was known of them."""
+        name = model.worker_name
+        kept = {key: each for key, each in self._models.items() if each.base != name}
+        self._models = kept | {each.worker_name: each for each in (model, *adapters)}
         self._index()
 
     def drop(self, worker_name: str) -> None:
-        """Stop serving the model. Unknown ones are ignored."""
-        kept = {name: model for name, model in self._models.items() if name != worker_name}
-        self._models = kept
+        """Stop serving the model and its adapters. Unknown ones are ignored."""
+        self._models = {
+            name: model
+            for name, model in self._models.items()
+            if worker_name not in (name, model.base)
+        }
         self._index()
 
     def set_aliases(self, aliases: Mapping[str, Targets]) -> None:

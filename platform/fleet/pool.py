@@ -234,7 +234,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
     def report_caches_again(self) -> None:
         """Report the caches of all workers from the beginning: control missed some of their events."""
         for member in self._members.values():
-            if member.follower is not None:
+            if member.followers:
                 self._watch.follow_cache(member)
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ from pydantic import (
 
 from fairserve.engine.wire.base import KvEndpoints
 from fairserve.engine.wire.tasks import TASKS, Task
+from fairserve.platform.db.base import TEXT_CHARS
 from fairserve.platform.db.fleet import FleetWorker
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 from fairserve.platform.db.schemas import FieldError, Managed, Strict
@@ -76,7 +77,11 @@ ModelName = Annotated[
     str, StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=_PRINTABLE)
 ]
 WorkerUrl = Annotated[str, StringConstraints(max_length=URL_CHARS), AfterValidator(_url)]
-Endpoint = Annotated[str, StringConstraints(max_length=URL_CHARS, pattern=r"^(tcp|ipc)://\S+$")]
+_ENDPOINT = r"(tcp|ipc)://[^\s,]+"
+Endpoints = Annotated[
+    str, StringConstraints(max_length=TEXT_CHARS, pattern=rf"^{_ENDPOINT}(,{_ENDPOINT})*$")
+]
+"""Endpoints of KV events, separated by commas."""
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 AliasTargets = Annotated[dict[str, float], BeforeValidator(targets_of)]
 TokenizerName = Annotated[
@@ -92,8 +97,8 @@ class WorkerIn(Strict):
     kind: WorkerKind = "vllm"
     model: ModelName | None = None
     """Name of the model at the worker; null for the first that it reports."""
-    kv_events: Endpoint | None = None
-    kv_replay: Endpoint | None = None
+    kv_events: Endpoints | None = None
+    kv_replay: Endpoints | None = None
     kv_tokens: int | None = Field(None, ge=256, le=1 << 40)
     concurrency: int = Field(16, ge=1, le=4096)
     api_key_env: VariableName | None = None
@@ -102,6 +107,13 @@ class WorkerIn(Strict):
     def _replay_needs_events(self) -> WorkerIn:
         if self.kv_replay is not None and self.kv_events is None:
             raise FieldError("kv_replay", "kv_replay needs kv_events")
+        published, replays = map(_separate, (self.kv_events, self.kv_replay))
+        if replays and len(replays) != len(published):
+            raise FieldError(
+                "kv_replay",
+                f"kv_replay has {len(replays)} endpoints and kv_events {len(published)}; each needs its"
+                " own, in the same order",
+            )
         return self
 
     def spec(self) -> WorkerSpec:
@@ -111,17 +123,21 @@ class WorkerIn(Strict):
 
 def spec_of(worker: WorkerIn | FleetWorker) -> WorkerSpec:
     """Return the specification of a worker of the API, for the pool."""
-    endpoints = KvEndpoints(worker.kv_events, worker.kv_replay or "") if worker.kv_events else None
+    published, replays = map(_separate, (worker.kv_events, worker.kv_replay))
     return WorkerSpec(
         worker_id=worker.id,
         url=worker.url,
         kind="openai" if worker.kind == "openai" else "vllm",
         model=worker.model or "",
-        kv_events=endpoints,
+        kv_events=tuple(map(KvEndpoints, published, replays or [""] * len(published))),
         kv_tokens=worker.kv_tokens,
         concurrency=worker.concurrency,
         api_key_env=worker.api_key_env or "",
     )
+
+
+def _separate(endpoints: str | None) -> list[str]:
+    return endpoints.split(",") if endpoints else []
 
 
 class FileWorkerIn(WorkerIn):

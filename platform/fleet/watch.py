@@ -31,6 +31,9 @@ STARTUP_S = 30.0
 SLOW_PROBE_S = 5.0
 """Seconds between probes after ``STARTUP_S``, and of a rejected worker."""
 REPORT_S = 1.0
+LISTING_S = 10.0
+"""Seconds between readings of the models of a worker of kind ``vllm``: adapters are loaded while it
+serves."""
 STARTS_S = 0.2
 """Seconds between readings of the number of waiting calls."""
 SETTLE_S = 0.1
@@ -171,7 +174,22 @@ class Watch:
                 member.capacity_tokens,
             )
         self._control.observe(ev.WorkerReported(member.worker_id, member.foreign_tokens))
+        if member.spec.kind == "vllm" and self._clock() >= member.listed_s + LISTING_S:
+            await self._list_models(member)
         return True
+
+    async def _list_models(self, member: FleetMember) -> None:
+        """Serve the adapters that the worker lists now. A draining one stays as it is."""
+        member.listed_s, known = self._clock(), member.facts
+        assert known is not None, "it has joined"
+        try:
+            facts = await member.http.with_adapters(known)
+        except WorkerUnavailableError as error:
+            logger.debug("worker %s: %s", member.worker_id, error)
+            return
+        if facts != known and member.ready and not member.draining:
+            member.facts = facts
+            self._on_facts(member.spec, facts)
 
     async def _join(self, member: FleetMember) -> None:
         if member.draining:
@@ -189,7 +207,8 @@ class Watch:
             return
         spec = member.spec
         member.circuit.probe_passed(self._clock())
-        member.facts, member.reason, member.refused = facts, "", False
+        member.facts, member.listed_s = facts, self._clock()
+        member.reason, member.refused = "", False
         member.ready = member.there = True
         default = DEFAULT_KV_TOKENS if "generate" in facts.tasks else DEFAULT_POOLING_TOKENS
         capacity = facts.kv_capacity_tokens or spec.kv_tokens or default
@@ -212,9 +231,11 @@ class Watch:
         """Subscribe to the worker's KV events, from its cache as it is now."""
         member.unfollow()
         facts = member.facts
-        endpoints = member.spec.kv_events or (None if facts is None else facts.kv_events)
-        if self._kv_event_bridge is not None and endpoints is not None:
-            endpoints = at_host_of(member.spec.url, endpoints)
-            member.follower = self._kv_event_bridge.follow(
-                member.worker_id, endpoints, member.capacity_tokens
+        reported = facts.kv_events if facts is not None else None
+        endpoints = member.spec.kv_events or ((reported,) if reported is not None else ())
+        if self._kv_event_bridge is not None and endpoints:
+            member.followers = self._kv_event_bridge.follow(
+                member.worker_id,
+                [at_host_of(member.spec.url, each) for each in endpoints],
+                member.capacity_tokens,
             )

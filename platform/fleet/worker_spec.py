@@ -23,8 +23,8 @@ class WorkerSpec:
     kind: WorkerKind = "vllm"
     model: str = ""
     """Name of the model that it must serve; empty for the first that it reports."""
-    kv_events: KvEndpoints | None = None
-    """Addresses of its KV events, if it does not report them."""
+    kv_events: tuple[KvEndpoints, ...] = ()
+    """Addresses of its KV events, if it does not report them; one for each engine that publishes."""
     kv_tokens: int | None = None
     """Size of its KV cache in tokens, if it does not report it; without a cache, its load in tokens."""
     concurrency: int = 16

@@ -158,12 +158,11 @@ class InferencePool:
 
     def _worker(self, host: str, port: int) -> WorkerSpec:
         own = self._settings
-        events = None
+        events: tuple[KvEndpoints, ...] = ()
         if own.pool_kv_ports:
             published, _, replay = own.pool_kv_ports.partition(",")
-            events = KvEndpoints(
-                f"tcp://{host}:{published}", f"tcp://{host}:{replay}" if replay else ""
-            )
+            replays = f"tcp://{host}:{replay}" if replay else ""
+            events = (KvEndpoints(f"tcp://{host}:{published}", replays),)
         return WorkerSpec(
             f"{host}:{port}",
             f"http://{host}:{port}",

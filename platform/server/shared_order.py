@@ -84,7 +84,7 @@ class SharedOrder:
             control.execute,
             self.clock,
             _agreement(self._options),
-            lambda call: keys.keys(call.token_ids, call.salt),
+            lambda call: keys.keys(call.token_ids, call.salt, call.adapter),
             on_replaced=control.replaced,
             on_tick=on_tick,
             on_failure=self._fail,

@@ -49,7 +49,7 @@ class Locality:
         """Compute the keys of a call; unregistered calls match 0 tokens."""
         given = call.block_keys
         if given is None:
-            self._keys[call.call_id] = self._hasher.keys(call.token_ids, call.salt)
+            self._keys[call.call_id] = self._hasher.keys(call.token_ids, call.salt, call.adapter)
         else:
             self._keys[call.call_id] = given if isinstance(given, array) else array("Q", given)
 

@@ -235,7 +235,8 @@ async def test_facts_are_read(world):
     world.server.models = ["base", "adapter"]
     world.server.lengths = {"base": {"max_model_len": 100}, "adapter": {"parent": "base"}}
     facts = await world.http.facts("adapter")
-    assert (facts.models, facts.model) == (("base", "adapter"), "adapter")
+    assert (facts.models, facts.model) == (("base", "adapter"), "base")
+    assert facts.adapters == {"adapter"}
     assert facts.context_tokens == 100
     assert (await world.http.facts()).model == "base", "the first that it lists"
     world.server.lengths = {"base": {"meta": {"n_ctx": 200, "n_ctx_train": 900}}}

@@ -24,8 +24,8 @@ WHOLE = {
     "kind": "openai",
     "model": "llama",
     "tokenizer": "meta/llama",
-    "kv_events": "tcp://a:5557",
-    "kv_replay": "tcp://a:5558",
+    "kv_events": "tcp://a:5557,tcp://b:5557",
+    "kv_replay": "tcp://a:5558,tcp://b:5558",
     "kv_tokens": 4096,
     "concurrency": 3,
     "api_key_env": "FAIRSERVE_WORKER_KEY_A",
@@ -81,12 +81,13 @@ def test_a_worker_joins_drains_and_is_removed(management):
     joined = admin(management, "POST", WORKERS, WHOLE, status=201)
     assert (joined["source"], joined["state"]) == ("api", "joining")
     assert joined["url"] == "http://localhost:9"
+    assert (joined["kv_events"], joined["kv_replay"]) == (WHOLE["kv_events"], WHOLE["kv_replay"])
     spec = WorkerSpec(
         "a",
         "http://localhost:9",
         "openai",
         "llama",
-        KvEndpoints("tcp://a:5557", "tcp://a:5558"),
+        (KvEndpoints("tcp://a:5557", "tcp://a:5558"), KvEndpoints("tcp://b:5557", "tcp://b:5558")),
         4096,
         3,
         "FAIRSERVE_WORKER_KEY_A",
@@ -147,7 +148,9 @@ WRONG_WORKERS = [
     ({"concurrency": 0}, "concurrency"),
     ({"kv_tokens": 1}, "kv_tokens"),
     ({"kv_events": "http://a"}, "kv_events"),
+    ({"kv_events": "tcp://a:5557, tcp://b:5557"}, "kv_events"),
     ({"kv_events": None}, "kv_replay"),
+    ({"kv_replay": "tcp://a:5558"}, "kv_replay"),
     ({"model": None}, "tokenizer"),
     ({"model": " x"}, "model"),
     ({"api_key_env": "FAIRSERVE_SECRET_KEY"}, "api_key_env"),

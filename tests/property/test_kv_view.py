@@ -7,6 +7,7 @@ import hashlib
 import random
 from array import array
 from collections import deque
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ from fairserve.engine.kv_events.dialect import (
 )
 from fairserve.engine.kv_events.replay import ReplayBuffer
 from fairserve.engine.kv_events.sequence import Ask, Begin, KvSequence
+from fairserve.engine.kv_events.union import KvUnion
 from fairserve.engine.kv_events.view import KvView
+from fairserve.scheduling.events import WorkerCacheReset
 from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 from fairserve.scheduling.locality.reports import Reports
@@ -130,6 +133,8 @@ class Reader:
         self.tree.add_worker("w", CAPACITY // OURS)
         self.reports = Reports(self.tree)
         self.reports.add_worker("w", CAPACITY // OURS)
+        self.post = self.reports.take
+        self.complete = None
         self.wire = deque()
         self.asked, self.answers = None, deque()
         self.connected = False
@@ -176,7 +181,9 @@ class Reader:
                     else self.view.apply(dialect.decode(step.payload).events)
                 )
                 for report in reports:
-                    self.reports.take(report)
+                    if isinstance(report, WorkerCacheReset):
+                        self.complete = report.complete
+                    self.post(report)
 
     def settle(self):
         """Read everything, in some order, without further losses."""
@@ -191,7 +198,11 @@ class Reader:
 
     def known_keys(self):
         """Return all keys that the router's tree has of the worker."""
-        return {key for node in self.tree._segments.heads.values() for key in node.keys}
+        return known_keys(self.tree)
+
+
+def known_keys(tree):
+    return {key for node in tree._segments.heads.values() for key in node.keys}
 
 
 ACTIONS = ["store"] * 6 + ["evict"] * 4 + ["step"] * 6 + ["read"] * 8 + ["serve"] * 2
@@ -203,38 +214,46 @@ def play(seed, size, make_buffer, loss, steps=250, rare=0.04):
     worker = Worker(size, make_buffer(), rng)
     reader = Reader(worker)
     for _ in range(steps):
-        action = rng.choice(RARE if rng.random() < rare else ACTIONS)
-        if action == "store":
-            path = [rng.randrange(3) for _ in range(rng.randint(1, 5))]
-            worker.store(rng.choice(["", "", "salt"]), path)
-        elif action == "evict" and (leaves := worker.leaves()):
-            worker.evict(rng.sample(leaves, rng.randint(1, min(3, len(leaves)))))
-        elif action == "clear":
-            worker.clear()
-        elif action == "step":
-            reader.published(worker.step(), lost=rng.random() < loss)
-        elif action == "read":
-            reader.read(rng.random() < 0.5)
-        elif action == "serve":
-            reader.serve()
-        elif action == "disconnect":
-            reader.disconnect()
-        elif action == "connect" and not reader.connected:
-            reader.connect()
-        elif action == "away":  # for a long time
-            reader.disconnect()
-            reader.do(reader.sequence.lost())
-        elif action == "silence":  # the replay is not answered
-            reader.answers.clear()
-            reader.asked = None
-            reader.do(reader.sequence.failed())
-        elif action == "restart":  # the connection breaks with the worker
-            reader.disconnect()
-            worker.restart(make_buffer())
-    reader.published(worker.step(), lost=False)
+        act(reader, rng.choice(RARE if rng.random() < rare else ACTIONS), make_buffer, loss)
+    end(reader)
+    return worker, reader
+
+
+def act(reader, action, make_buffer, loss):
+    worker, rng = reader.worker, reader.rng
+    if action == "store":
+        path = [rng.randrange(3) for _ in range(rng.randint(1, 5))]
+        worker.store(rng.choice(["", "", "salt"]), path)
+    elif action == "evict" and (leaves := worker.leaves()):
+        worker.evict(rng.sample(leaves, rng.randint(1, min(3, len(leaves)))))
+    elif action == "clear":
+        worker.clear()
+    elif action == "step":
+        reader.published(worker.step(), lost=rng.random() < loss)
+    elif action == "read":
+        reader.read(rng.random() < 0.5)
+    elif action == "serve":
+        reader.serve()
+    elif action == "disconnect":
+        reader.disconnect()
+    elif action == "connect" and not reader.connected:
+        reader.connect()
+    elif action == "away":  # for a long time
+        reader.disconnect()
+        reader.do(reader.sequence.lost())
+    elif action == "silence":  # the replay is not answered
+        reader.answers.clear()
+        reader.asked = None
+        reader.do(reader.sequence.failed())
+    elif action == "restart":  # the connection breaks with the worker
+        reader.disconnect()
+        worker.restart(make_buffer())
+
+
+def end(reader):
+    reader.published(reader.worker.step(), lost=False)
     reader.disconnect()
     reader.settle()
-    return worker, reader
 
 
 @given(st.integers(0, 2**32), st.sampled_from([4, 8, 2]), st.sampled_from([0, 0.1, 0.5]))
@@ -253,6 +272,32 @@ def test_the_view_of_a_worker_without_history_is_part_of_its_cache(seed, size, l
     if reader.reports.complete("w"):
         assert reader.view.keys() == worker.keys()
         assert reader.known_keys() == worker.keys()
+
+
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([4, 8, 2]),
+    st.sampled_from([ReplayBuffer, ForgetfulBuffer]),
+)
+def test_a_worker_of_several_engines_has_what_any_of_them_has(seed, size, buffer):
+    rng, tree = random.Random(seed), PrefixTree()
+    reports, readers = Reports(tree), [Reader(Worker(size, buffer(3), rng)) for _ in range(3)]
+    union = KvUnion([reader.view for reader in readers], reports.take)
+    for place, reader in enumerate(readers):
+        reader.post = partial(union.take, place)
+    tree.add_worker("w", 3 * CAPACITY // OURS)
+    reports.add_worker("w", 3 * CAPACITY // OURS)
+    for _ in range(400):
+        action = rng.choice(RARE if rng.random() < 0.04 else ACTIONS)
+        act(rng.choice(readers), action, lambda: buffer(3), 0.1)
+    for reader in readers:
+        end(reader)
+    reported = set().union(*(reader.view.keys() for reader in readers))
+    assert reports.complete("w") == all(reader.complete for reader in readers)
+    if reports.complete("w"):
+        assert known_keys(tree) == reported
+    else:
+        assert known_keys(tree) >= reported, "what else it has is believed, as without events"
 
 
 def test_complete_and_incomplete_views_both_occur():
@@ -274,9 +319,9 @@ def stored(names, parent, blocks, size, **more):
     return BlockStored(names, parent, tokens, size, medium="GPU", **more)
 
 
-def keys(blocks, size, salt=""):
+def keys(blocks, size, *domain):
     tokens = np.repeat(np.array(blocks, dtype=np.uint32), size)
-    return HASHER.keys(tokens, salt).tolist()
+    return HASHER.keys(tokens, *domain).tolist()
 
 
 @pytest.fixture
@@ -312,11 +357,26 @@ def test_salts_equal_those_of_the_router(view):
     assert list(below.keys) == keys([5, 6, 7], 4, "t1")[2:]
 
 
+def test_an_adapter_has_prefixes_of_its_own(view):
+    lora = {"lora_id": 1, "lora_name": "l"}  # and extra keys as vLLM's block pool writes them
+    view.apply([stored([1, 2], None, [5, 6], 4, extra_keys=[["t1"], None])])
+    extra = [["l", "t1"], ["l"]]
+    (cached,) = view.apply([stored([3, 4], None, [5, 6], 4, extra_keys=extra, **lora)])
+    assert list(cached.keys) == keys([5, 6], 4, "t1", "l")
+    (below,) = view.apply([stored([5], 4, [7], 4, extra_keys=[["l"]], **lora)])
+    assert (below.parent, list(below.keys)) == (cached.keys[-1], keys([5, 6, 7], 4, "t1", "l")[2:])
+    (unsalted,) = view.apply([stored([6], None, [5], 4, extra_keys=[["l"]], **lora)])
+    assert list(unsalted.keys) == keys([5], 4, "", "l")
+    assert len(view.keys()) == view.left_out + 6
+    assert view.apply([BlockRemoved([3])])[0].keys == cached.keys[:1], "the model keeps its block"
+
+
 @pytest.mark.parametrize(
     "event",
     [
         stored([1], 99, [5], 4),
-        stored([1], None, [5], 4, lora_name="l", extra_keys=[["l"]]),
+        stored([1], None, [5], 4, lora_name="l", extra_keys=[["l", ["image", 0]]]),
+        stored([1], None, [5], 4, lora_name="l", extra_keys=[["l", "salt", "image"]]),
         stored([1], None, [5], 4, lora_id=3),
         stored([1], None, [5], 4, extra_keys=[["salt", "image"]]),
         stored([1], None, [5], 4, extra_keys=[[["image", 0]]]),

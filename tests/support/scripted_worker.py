@@ -46,6 +46,7 @@ class ScriptedWorker:
         kv_blocks=64,
         model="scripted",
         *,
+        adapters=(),
         tokenizes=False,
         context_tokens=4096,
         late_heads=False,
@@ -57,6 +58,8 @@ class ScriptedWorker:
         self.waiting = 0
         self.scrapes = 0
         self.model, self.context_tokens = model, context_tokens
+        self.adapters = adapters
+        """Names of its LoRA adapters, which may change while it serves."""
         self.tokenizes = tokenizes
         """Flag: the worker has ``/tokenize``, with a token for each byte."""
         self.bodies = []
@@ -133,7 +136,10 @@ class ScriptedWorker:
 
     async def _models(self, request):
         known = {"id": self.model, "max_model_len": self.context_tokens}
-        return web.json_response({"data": [known]})
+        adapters = [
+            {"id": each, "root": f"/{each}", "parent": self.model} for each in self.adapters
+        ]
+        return web.json_response({"data": [known, *adapters]})
 
     async def _metrics(self, request):
         labels = f'block_size="16",num_gpu_blocks="{self.kv_blocks}"'
@@ -152,7 +158,7 @@ class ScriptedWorker:
         self.bodies.append(body)
         self.request_ids.append(request.headers.get("x-request-id"))
         self.traceparents.append(request.headers.get("traceparent"))
-        if body["model"] != self.model:  # as vLLM does
+        if body["model"] not in (self.model, *self.adapters):  # as vLLM does
             error = {"message": f"no model {body['model']!r}", "code": "NotFoundError"}
             return web.json_response({"error": error}, status=404)
         text = request.path == TEXT

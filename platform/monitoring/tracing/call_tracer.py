@@ -203,7 +203,7 @@ class CallTracer(CallListener):
         if parent is None and followed:  # a rule has found its run, which has no span
             parent = NonRecordingSpan(followed[0])
         span = self._tracer.start_span(
-            f"{operation.name} {call.call.pool or call.call.model}",
+            f"{operation.name} {call.call.served_model or call.call.model}",
             _within(parent),
             SpanKind.CLIENT,
         )
@@ -226,7 +226,7 @@ def _attributes(call: CallState, operation: _Operation) -> dict[str, str | int]:
         "gen_ai.operation.name": operation.name,
         "gen_ai.provider.name": "fairserve",
         "gen_ai.request.model": core.model,
-        "gen_ai.response.model": core.pool or core.model,
+        "gen_ai.response.model": core.served_model or core.model,
         "gen_ai.response.id": operation.prefix + answered,
         "gen_ai.conversation.id": client_run_id(core.app, core.interaction_id),
         "fairserve.request_id": call.record_id,

@@ -431,7 +431,7 @@ class RunningCall:
 
     def facts(self) -> dict[str, object]:
         """Return the fields of the access line: model, worker, tokens, and times as far as known."""
-        fields: dict[str, object] = {"model": self.checked.call.pool}
+        fields: dict[str, object] = {"model": self.checked.call.served_model}
         if self._grant is not None:
             used = self.meter.total()
             fields |= {

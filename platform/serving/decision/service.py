@@ -121,7 +121,7 @@ class DecisionService:
             checked.record_id,
             checked.run_id,
             checked.call_id,
-            call.pool,
+            call.served_model,
             checked.attached,
             grant,
             queue_s,

@@ -33,9 +33,9 @@ class PriceBook:
             for valid_from, price in zip(times, self._prices[model], strict=True):
                 yield model, valid_from, price
 
-    def at(self, model: str, moment: float) -> TokenPrice:
-        """Return the model's price, else the price of ``*``, else ``FREE``."""
-        for name in (model, ANY_MODEL):
+    def at(self, model: str, moment: float, base: str = "") -> TokenPrice:
+        """Return the model's price, else that of its ``base`` model, of ``*``, or ``FREE``."""
+        for name in (model, base, ANY_MODEL):
             place = bisect_right(self._times.get(name, ()), moment)
             if place:
                 return self._prices[name][place - 1]

@@ -92,13 +92,18 @@ def view():
 
 @pytest.mark.parametrize("form", [int, bytes])
 @pytest.mark.parametrize("size", [16, 32, 128])
-def test_a_prompt_matches_up_to_the_last_block_of_the_worker(size, form):
+@pytest.mark.parametrize("adapter", ["", "sql"])
+def test_a_prompt_matches_up_to_the_last_block_of_the_worker(size, form, adapter):
     seen = view()
-    salt = [("tenant",), *[None] * (256 // size - 1)]
-    (cached,) = applied(seen, stored(size, 256 // size, form, extra_keys=salt))
-    keys = HASHER.keys(TOKENS, "tenant")
+    named = {"lora_id": 1, "lora_name": adapter} if adapter else {}
+    each = (adapter,) if adapter else ()
+    salt = [(*each, "tenant"), *[each or None] * (256 // size - 1)]
+    (cached,) = applied(seen, stored(size, 256 // size, form, extra_keys=salt, **named))
+    keys = HASHER.keys(TOKENS, "tenant", adapter)
     assert cached == WorkerCached("w", None, tuple(keys[: 256 // OURS]))
-    (more,) = applied(seen, stored(size, 128 // size, form, first=256 // size))
+    rest = [each or None] * (128 // size)
+    following = stored(size, 128 // size, form, first=256 // size, extra_keys=rest, **named)
+    (more,) = applied(seen, following)
     parent = keys[256 // OURS - 1]
     assert more == WorkerCached("w", parent, tuple(keys[256 // OURS : 384 // OURS]))
     (gone,) = applied(seen, BlockRemoved(names(384 // size, form)[-1:], "GPU", 0))
@@ -111,7 +116,8 @@ def test_a_prompt_matches_up_to_the_last_block_of_the_worker(size, form):
 @pytest.mark.parametrize(
     "more",
     [
-        {"lora_id": 1, "lora_name": "adapter", "extra_keys": [("adapter",)]},
+        {"lora_id": 1},
+        {"lora_id": 1, "lora_name": "adapter", "extra_keys": [("adapter", ("image", 3))]},
         {"extra_keys": [(("image", 3),)]},
         {"extra_keys": [(b"digest of embeddings",)]},
         {"extra_keys": [("adapter", "tenant")]},

@@ -24,6 +24,16 @@ def test_recent_prompts_are_assumed_cached():
     assert queue.send(0.0) == ["same"], "the longest match goes first"
 
 
+def test_each_model_of_a_server_has_prompts_of_its_own():
+    queue = LocalQueue(Dlpm(), 1, 4096)
+    queue.add(call("first", "a", 1), model="base")
+    assert queue.send(0.0) == ["first"]
+    queue.add(call("adapter's", "b", 1, 80), model="adapter")
+    queue.add(call("base's", "c", 1), model="base")
+    queue.end("first")
+    assert queue.send(0.0) == ["base's"], "the adapter computes the prompt again"
+
+
 def test_the_cache_estimate_is_bounded():
     queue = LocalQueue(Dlpm(), 1, 64)
     for name, document in (("first", 1), ("second", 2)):

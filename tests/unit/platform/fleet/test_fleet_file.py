@@ -52,7 +52,7 @@ def test_a_complete_file_is_parsed():
         "http://a.example:8000",
         "vllm",
         "llama",
-        KvEndpoints("tcp://a.example:5557", "tcp://a.example:5558"),
+        (KvEndpoints("tcp://a.example:5557", "tcp://a.example:5558"),),
         50_000,
         4,
         "A_KEY",

@@ -23,7 +23,7 @@ def bridge(caplog):
 
 
 async def test_a_loss_and_its_end_are_logged_once_each(bridge, caplog):
-    follower = bridge.follow("w", KvEndpoints("tcp://127.0.0.1:1"), 1000)
+    (follower,) = bridge.follow("w", [KvEndpoints("tcp://127.0.0.1:1")], 1000)
     for complete in (True, False, False, True, True):
         bridge._forward(WorkerCacheReset("w", complete))
     follower.close()
@@ -37,7 +37,7 @@ async def test_a_loss_and_its_end_are_logged_once_each(bridge, caplog):
 async def test_endpoints_without_a_publisher_are_reported(bridge, caplog, monkeypatch):
 
     monkeypatch.setattr(subscriber, "LOST_S", 0.05)
-    follower = bridge.follow("w", KvEndpoints("tcp://127.0.0.1:1"), 1000)
+    (follower,) = bridge.follow("w", [KvEndpoints("tcp://127.0.0.1:1")], 1000)
     await until(lambda: "no connection" in caplog.text)
     assert (follower.stats.connected, follower.stats.complete) == (False, None)
     follower.close()

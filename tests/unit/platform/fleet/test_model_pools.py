@@ -62,9 +62,19 @@ class World:
         return np.arange(3, dtype=np.uint32)
 
     def join(
-        self, worker_id, *models, context=None, kv=None, root="", tokenizes=False, tasks=(), **spec
+        self,
+        worker_id,
+        *models,
+        context=None,
+        kv=None,
+        root="",
+        tokenizes=False,
+        tasks=(),
+        adapters=(),
+        **spec,
     ):
         facts = WorkerFacts(models or ("m",), context, kv, root=root, tokenizes=tokenizes)
+        facts = replace(facts, adapters=frozenset(adapters))
         if tasks:
             facts = replace(facts, tasks=frozenset(tasks))
         self.pools.worker_joins(WorkerSpec(worker_id, f"http://{worker_id}", **spec), facts)
@@ -114,6 +124,54 @@ async def test_a_model_has_the_tasks_that_all_its_workers_serve(world):
         model.check_task("rerank")
     world.pools.worker_left("b")
     assert (await world.served("m")).tasks == {"embed", "rerank"}
+
+
+async def test_an_adapter_is_served_where_it_is_listed(world):
+    world.join("a", context=4096, adapters=("sql", "law"))
+    model, sql = await world.served("m"), await world.served("sql")
+    assert (sql.base, sql.reader) == ("m", model.reader)
+    assert sql.listing()["parent"] == "m"
+    world.join("b", context=2048, adapters=("law",))
+    law = await world.served("law")
+    assert (law.workers, law.context_tokens) == ({"a", "b"}, 2048)
+    sql = await world.served("sql")
+    assert (sql.workers, sql.context_tokens) == ({"a"}, 4096)
+    assert sql.among(frozenset()) == sql.among(frozenset("ab")) == {"a"}
+    assert model.among(frozenset()) == frozenset()
+    with pytest.raises(UnavailableError, match="'sql'"):
+        sql.among(frozenset("b"))
+    world.pools.worker_drains("a")
+    sql = await world.served("sql")
+    assert (sql.workers, sql.drained) == (frozenset(), {"a"})
+    assert sql.among(frozenset()) == {"a"}, "its calls wait: no other worker has the adapter"
+    assert world.pools.workers() == {"m": ("a", "b")}, "they have one pool"
+    world.join("a", adapters=("law",))
+    assert world.models.names() == {"m", "law"}
+    world.pools.worker_left("a")
+    world.pools.worker_left("b")
+    assert world.models.names() == set()
+
+
+async def test_adapters_outlast_a_worker_that_is_awaited(world):
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://a", model="m"),)))
+    world.join("a", model="m", adapters=("sql",))
+    await world.served("sql")
+    world.pools.worker_left("a")
+    assert (await world.served("sql")).workers == frozenset()
+
+
+async def test_an_adapter_does_not_take_the_name_of_another_model(world, caplog):
+    world.pools.set_fleet(fleet(aliases={"chat": {"m": 1}}))
+    world.join("a", adapters=("sql", "chat", "n"))
+    world.join("b", "n", adapters=("sql", "math"))
+    for name, base in (("sql", "m"), ("n", ""), ("math", "n")):
+        assert (await world.served(name)).base == base
+    assert world.models.resolve("chat", "").model.worker_name == "m"
+    world.join("c", adapters=("sql", "chat"))
+    clashes = [each.getMessage() for each in caplog.records if "not served" in each.getMessage()]
+    assert [each.split()[2] for each in clashes] == ["m", "n"], "each is logged once"
+    assert clashes[0].endswith(": chat, n")
+    assert clashes[1].endswith(": sql")
 
 
 async def test_each_model_has_its_own_tokenizer(world):
