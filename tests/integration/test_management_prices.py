@@ -29,6 +29,14 @@ def test_a_price_is_in_force_immediately_and_exact(management):
     assert book.at("other", utc_now().timestamp()) is FREE
 
 
+def test_reasoning_has_the_price_of_the_output_or_its_own(management):
+    for given, shown, stored in ((None, 1.1, None), (3, 3, 3_000_000), (0, 0, 0)):
+        made = create(management, model=f"m{given}", reasoning=given)
+        assert made["reasoning"] == shown
+        price = management.control.prices.at(f"m{given}", utc_now().timestamp())
+        assert (price.output, price.reasoning) == (1_100_000, stored)
+
+
 def test_the_newest_price_in_force_applies_and_a_specific_one_first(management):
     first = create(management, model="*")
     own = create(management)
