@@ -759,6 +759,9 @@ class ControlService:
                     worker.sequences + worker.background.sequences,
                     worker.background.slots,
                     each.worker_table.window_tokens(worker),
+                    None
+                    if each.gate is None
+                    else each.gate.residents.prompt_tokens(worker.worker_id),
                 )
                 for model, each in dispatcher.pools.items()
                 for worker in each.worker_table.workers.values()
