@@ -39,7 +39,7 @@ _User = Annotated[
     app,
     option("blocked", bool, "--blocked", help="Those that are blocked."),
     name="list",
-    columns=("tenant_id", "user", "weight", "rpm", "blocked", "contract"),
+    columns=("tenant_id", "user", "weight", "priority_weight", "rpm", "blocked", "contract"),
 )
 def list_users(
     client: AdminClient,
