@@ -57,13 +57,11 @@ class Directory:
         weight = getattr(event, "weight", 1.0)
         if not 0 < weight < 1e6:
             raise ValueError(f"weight is {weight}; allowed: over 0, under 1e6")
+        granted = getattr(event, "priority_weight", None)
+        if granted is not None and not 1 <= granted < 1e6:
+            raise ValueError(f"priority_weight is {granted}; allowed: 1 to under 1e6, or null")
         match event:
             case AppChanged():
-                granted = event.priority_weight
-                if granted is not None and not 1 <= granted < 1e6:
-                    raise ValueError(
-                        f"priority_weight is {granted}; allowed: 1 to under 1e6, or null"
-                    )
                 known = self._apps.get(event.app)
                 if known is None or event.version >= known.version + event.read_later:
                     self._apps[event.app] = event
@@ -75,7 +73,7 @@ class Directory:
                 default = weight == 1.0 and event.levels is None
                 _keep(self._tenants, event.tenant, event, default=default)
             case UserChanged():
-                default = weight == 1.0 and event.rpm is None and not event.blocked
+                default = event == UserChanged(event.tenant, event.user)
                 _keep(self._users, (event.tenant, event.user), event, default=default)
             case ContractChanged():
                 default = event.quota == UNLIMITED and event.models is None
@@ -136,9 +134,14 @@ class Directory:
             1.0 if own is None else own.weight,
         )
 
-    def priority_weight(self, app: str) -> float | None:
-        """Return the weight of the app's calls of the tier ``priority``; None: it may have none."""
-        settings = self._apps.get(app)
+    def priority_weight(self, tenant: str, app: str, user: str) -> float | None:
+        """Return the weight of calls of the tier ``priority``: the user's own, else the app's.
+
+        None: the operator has granted neither.
+        """
+        own, settings = self._users.get((tenant, user)), self._apps.get(app)
+        if own is not None and own.priority_weight is not None:
+            return own.priority_weight
         return None if settings is None else settings.priority_weight
 
     def tier_weight(self, call: Call) -> float:
@@ -146,7 +149,9 @@ class Directory:
 
         A grant that was revoked after the call was accepted no longer counts.
         """
-        return (self.priority_weight(call.app) or 1.0) if call.tier == "priority" else 1.0
+        if call.tier != "priority":
+            return 1.0
+        return self.priority_weight(call.tenant, call.app, call.user) or 1.0
 
     def levels(self, tenant: str) -> str | None:
         """Return the levels of the tenant's clients; None for the system's default."""

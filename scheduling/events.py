@@ -94,6 +94,8 @@ class UserChanged:
     rpm: int | None = None
     """Overrides the app's ``user_rpm`` for this user."""
     blocked: bool = False
+    priority_weight: float | None = None
+    """Weight of the user's calls of the tier ``priority``, in place of the app's; None: the app's."""
 
 
 @dataclass(frozen=True, slots=True)

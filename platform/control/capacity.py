@@ -56,11 +56,12 @@ def check_background_room(dispatcher: Dispatcher, call: Call) -> None:
 
 
 def check_tier(directory: Directory, call: Call) -> None:
-    """Raise an InvalidRequestError for a priority call of an app without a priority weight."""
-    if call.tier == "priority" and directory.priority_weight(call.app) is None:
+    """Raise an InvalidRequestError for a priority call without a grant to its app or user."""
+    granted = directory.priority_weight(call.tenant, call.app, call.user)
+    if call.tier == "priority" and granted is None:
         raise InvalidRequestError(
-            "service_tier is 'priority', which the operator has not granted to this app; allowed:"
-            " 'auto', 'default' and 'flex'",
+            "service_tier is 'priority', which the operator has not granted to this app or user;"
+            " allowed: 'auto', 'default' and 'flex'",
             param="service_tier",
             code="unsupported_parameter",
         )

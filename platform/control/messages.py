@@ -412,6 +412,9 @@ class WorkerView:
     """Sequences that it runs at a time; None if unknown."""
     window_tokens: float | None = None
     """``waiting_tokens`` with which it gets no further calls; None if the system has no such window."""
+    drain_cost_tokens: int | None = None
+    """Tokens of the prompts of its runs in progress, which their next calls would compute again at
+    another worker; None if the system has no residents."""
 
 
 @dataclass(frozen=True, slots=True)

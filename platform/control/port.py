@@ -140,8 +140,8 @@ class ControlPort(ControlInbox, Protocol):
         """Return true if the user's quotas allow calls that name this model."""
         ...
 
-    def priority_granted(self, app: str) -> bool:
-        """Return true if the app may have calls of the tier ``priority``."""
+    def priority_granted(self, tenant: str, app: str, user: str) -> bool:
+        """Return true if the user's calls in the app may have the tier ``priority``."""
         ...
 
     async def open_interaction(

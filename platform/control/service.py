@@ -701,9 +701,9 @@ class ControlService:
         """See the port."""
         return self.cell.dispatcher.directory.model_allowed(tenant, app, user, model)
 
-    def priority_granted(self, app: str) -> bool:
+    def priority_granted(self, tenant: str, app: str, user: str) -> bool:
         """See the port."""
-        return self.cell.dispatcher.directory.priority_weight(app) is not None
+        return self.cell.dispatcher.directory.priority_weight(tenant, app, user) is not None
 
     def tier_weight(self, call: Call) -> float:
         """See the port."""
@@ -759,6 +759,9 @@ class ControlService:
                     worker.sequences + worker.background.sequences,
                     worker.background.slots,
                     each.worker_table.window_tokens(worker),
+                    None
+                    if each.gate is None
+                    else each.gate.residents.prompt_tokens(worker.worker_id),
                 )
                 for model, each in dispatcher.pools.items()
                 for worker in each.worker_table.workers.values()

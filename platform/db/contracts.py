@@ -57,6 +57,8 @@ class Price(Base):
     """Micro-units of the currency per million uncached prompt tokens."""
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     output_tokens: Mapped[int] = mapped_column(BigInteger)
+    reasoning_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    """Null: the price of ``output_tokens``."""
     flex_multiplier: Mapped[float] = mapped_column(default=1.0)
     """Factor on the prices for calls of the tier ``flex``."""
     priority_multiplier: Mapped[float] = mapped_column(default=1.0)

@@ -159,6 +159,8 @@ class EndUser(Base):
     rpm: Mapped[int | None]
     """Calls per minute under overload, in place of the app's ``user_rpm``."""
     blocked: Mapped[bool]
+    priority_weight: Mapped[float | None]
+    """Weight of calls of the tier ``priority``, in place of the app's; null: the app's."""
     managed_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
     """Name of the declaration that manages the settings; null: none."""
     updated_at: Mapped[datetime]

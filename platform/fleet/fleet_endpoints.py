@@ -14,7 +14,7 @@ from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.db.schemas import Page, Paging
 from fairserve.platform.db.session import WriteSession
 from fairserve.platform.fleet import changing
-from fairserve.platform.fleet.fleet_view import aliases_page, workers_out
+from fairserve.platform.fleet.fleet_view import aliases_page, workers_out, workers_page
 from fairserve.platform.fleet.schemas import (
     AliasOut,
     AliasPut,
@@ -22,6 +22,7 @@ from fairserve.platform.fleet.schemas import (
     RemoveQuery,
     WorkerJoin,
     WorkerOut,
+    WorkerQuery,
 )
 from fairserve.platform.fleet.service import FleetChanges
 from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
@@ -39,10 +40,9 @@ Changes = Annotated[FleetChanges, Depends(_changes, scope="function")]
 
 
 @router.get("/workers", dependencies=[Depends(require_admin)])
-async def list_workers(request: Request, query: Annotated[Paging, Query()]) -> Page[WorkerOut]:
-    """Return workers of all sources, by id."""
-    found = await workers_out(request.app.state.fleet)
-    return Page.of(found[query.offset : query.offset + query.limit], len(found), query)
+async def list_workers(request: Request, query: Annotated[WorkerQuery, Query()]) -> Page[WorkerOut]:
+    """Return workers of all sources, by id or with that first whose drain costs least."""
+    return await workers_page(request.app.state.fleet, query)
 
 
 @router.get("/workers/{worker_id}", dependencies=[Depends(require_admin)])

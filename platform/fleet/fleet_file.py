@@ -40,7 +40,7 @@ POLL_S = 1.0
 SETTLED_S = 2.0
 """Age in seconds of the file's time up to which the content is compared, too."""
 MAX_FILE_BYTES = 4 * 1024 * 1024
-_SHOWN = 3
+_SHOWN = 20
 """Maximum number of problems in one message."""
 
 
@@ -91,16 +91,16 @@ def fleet_part(plain: Any, where: Where = lambda place: "") -> FleetPart:
     try:
         body = FleetFileBody.model_validate(plain)
     except ValidationError as error:
-        problems = (where(each["loc"]) + _problem(each) for each in error.errors()[:_SHOWN])
-        raise FleetFileError("; ".join(problems)) from error
+        problems = [where(each["loc"]) + _problem(each) for each in error.errors()]
+        raise FleetFileError(_shown(problems)) from error
     part = FleetPart(
         workers=tuple(worker.spec() for worker in body.workers),
         aliases=body.aliases,
         tokenizers={name: model.tokenizer for name, model in body.models.items()},
     )
-    _reject(clashes(part, Desired()))
     declared = {spec.model for spec in part.workers}
-    _reject([f"alias {n!r} has the name of a model" for n in part.aliases if n in declared])
+    of_models = [f"alias {n!r} has the name of a model" for n in part.aliases if n in declared]
+    _reject(clashes(part, Desired()) + of_models)
     return part
 
 
@@ -191,9 +191,13 @@ def _content(path: Path) -> bytes:
 
 def _reject(problems: list[str]) -> None:
     if problems:
-        more = len(problems) - _SHOWN
-        tail = f"; and {more} more" if more > 0 else ""
-        raise FleetFileError("; ".join(problems[:_SHOWN]) + tail)
+        raise FleetFileError(_shown(problems))
+
+
+def _shown(problems: list[str]) -> str:
+    more = len(problems) - _SHOWN
+    tail = f"; and {more} more" if more > 0 else ""
+    return "; ".join(problems[:_SHOWN]) + tail
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.parts import FleetParts
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.running_fleet import RunningFleet
-from fairserve.platform.fleet.schemas import AliasOut, WorkerOut
+from fairserve.platform.fleet.schemas import AliasOut, WorkerOut, WorkerQuery
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 
 async def workers_out(parts: FleetParts) -> list[WorkerOut]:
     """Return all workers by id, including leaving ones. Call it on the event loop."""
     fleet, pool, pools, models = parts.running, parts.pool, parts.model_pools, parts.models
-    calls = {worker.worker_id: worker.calls for worker in (await parts.control.cluster()).workers}
+    seen = {worker.worker_id: worker for worker in (await parts.control.cluster()).workers}
     here = {member.worker_id: member for member in pool.members()}
     found = []
     for worker_id in sorted({*fleet.desired.workers, *fleet.present}):
@@ -36,6 +36,7 @@ async def workers_out(parts: FleetParts) -> list[WorkerOut]:
         state = state_of(fleet, pool, worker_id)
         if state == "serving" and (loading := pools.loading_of(worker_id)):
             state, reason = "joining", loading
+        known = seen.get(worker_id)
         found.append(
             worker_out(
                 spec,
@@ -43,12 +44,23 @@ async def workers_out(parts: FleetParts) -> list[WorkerOut]:
                 state,
                 problem=pools.problem_of(worker_id) or reason,
                 model=served[0] if served else None,
-                calls=calls.get(worker_id, 0),
+                calls=known.calls if known is not None else 0,
+                drain_cost_tokens=known.drain_cost_tokens if known is not None else None,
                 drain=drain,
                 note=drain_note(models, worker_id) if drain is not None else None,
             )
         )
     return found
+
+
+async def workers_page(parts: FleetParts, query: WorkerQuery) -> Page[WorkerOut]:
+    """Return a page of the workers, of one model or all, in the order of the query."""
+    found = await workers_out(parts)
+    if query.model is not None:
+        found = [worker for worker in found if worker.model == query.model]
+    if query.sort == "drain_cost":
+        found.sort(key=lambda worker: (worker.drain_cost_tokens or 0, worker.calls))
+    return Page.of(found[query.offset : query.offset + query.limit], len(found), query)
 
 
 def member_views(pool: WorkerPool, pools: ModelPools) -> list[dict[str, Any]]:
@@ -95,6 +107,7 @@ def worker_out(
     problem: str = "",
     model: str | None = None,
     calls: int = 0,
+    drain_cost_tokens: int | None = None,
     drain: DrainNote | None = None,
     note: str | None = None,
 ) -> WorkerOut:
@@ -113,6 +126,7 @@ def worker_out(
         concurrency=spec.concurrency,
         api_key_env=spec.api_key_env or None,
         calls=calls,
+        drain_cost_tokens=drain_cost_tokens,
         drained_by=drain.by if drain is not None else None,
         drained_at=drain.at if drain is not None else None,
         note=note,

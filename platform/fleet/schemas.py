@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -22,7 +22,7 @@ from fairserve.engine.wire.tasks import TASKS, Task
 from fairserve.platform.db.base import TEXT_CHARS
 from fairserve.platform.db.fleet import FleetWorker
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
-from fairserve.platform.db.schemas import FieldError, Managed, Strict
+from fairserve.platform.db.schemas import FieldError, Managed, Paging, Strict
 from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec
 
 MAX_WORKERS = 1000
@@ -177,6 +177,14 @@ class AliasPut(Managed):
     target: AliasTargets
 
 
+class WorkerQuery(Paging):
+    """Filter and order of the list of workers."""
+
+    model: ModelName | None = None
+    sort: Literal["id", "drain_cost"] = "id"
+    """``drain_cost``: the worker whose drain costs least first, by ``drain_cost_tokens``, then calls."""
+
+
 class WorkerOut(BaseModel):
     """A worker of any source. Unset fields are null."""
 
@@ -197,6 +205,9 @@ class WorkerOut(BaseModel):
     api_key_env: str | None
     calls: int
     """Calls in progress at the worker."""
+    drain_cost_tokens: int | None = None
+    """Prompt tokens of the runs in progress there, which another worker would compute again after a
+    drain; null if the system reserves no memory for runs."""
     drained_by: str | None = None
     """Visible prefix of the key that drained it; null if it is not drained."""
     drained_at: datetime | None = None

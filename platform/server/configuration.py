@@ -52,6 +52,7 @@ def part_problems(settings: Settings) -> Iterator[str]:
         lambda: load_provider(settings.console),
         lambda: tracing_class(settings.monitoring),
         lambda: filesystem_at(settings.serving.file_store_url),
+        lambda: _check_redis_url(settings.background.redis_url),
     )
 
 
@@ -93,6 +94,14 @@ def _check_database_url(settings: DbSettings) -> None:
             connect(settings.effective_database_url).dispose()
     except ValueError as error:
         raise ValueError(f"database_url: {error}") from error
+
+
+def _check_redis_url(url: str) -> None:
+    """Raise ValueError for a URL of another form. A server without Redis does not load its client."""
+    if url:
+        from fairserve.platform.base.redis_client import RedisServer
+
+        RedisServer.of(url)
 
 
 def configured_fleet(settings: Settings, *, alone: bool = False) -> FleetPart:

@@ -197,10 +197,13 @@ class Residents:
         """Return what the residents of a worker are expected to need together at most, in tokens."""
         return self._memory[worker_id].tokens
 
+    def prompt_tokens(self, worker_id: str) -> int:
+        """Return the tokens of the prompts of a worker's residents now; shared ones count once."""
+        return self._memory[worker_id].prefixes.tokens
+
     def excess_tokens(self, worker_id: str) -> int:
         """Return by how much the runs at a worker hold more than its cache now."""
-        memory = self._memory[worker_id]
-        return memory.prefixes.tokens - memory.capacity_tokens
+        return self.prompt_tokens(worker_id) - self._memory[worker_id].capacity_tokens
 
     def fits(self, worker_id: str, footprint: Footprint) -> bool:
         """Return whether a footprint fits a worker."""

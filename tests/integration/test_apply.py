@@ -16,7 +16,7 @@ DECLARED = """
 managed_by: platform-config
 prices:
   - {model: "*", input: 1, output: 4}
-  - {model: small, input: 0.25, cached_input: 0.025, output: 1.5}
+  - {model: small, input: 0.25, cached_input: 0.025, output: 1.5, reasoning: 0.75}
   - {model: small, input: 0.5, output: 2, valid_from: 2099-01-01T00:00:00Z}
 aliases:
   chat: small
@@ -44,7 +44,7 @@ tenants:
       batch:
         profile: {stages: [{input_tokens: 9, output_tokens: 9}], idle_timeout_s: 60}
     users:
-      team/zoé: {weight: 0.5, rpm: 30, contract: {rpm_limit: 40}}
+      team/zoé: {weight: 0.5, priority_weight: 4, rpm: 30, contract: {rpm_limit: 40}}
     webhooks:
       "https://1.1.1.1/hook?token=of-the-receiver":
         {events: [budget.reached, alarm.opened], description: of ops}

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from sqlalchemy import select
 
+from fairserve.interactions.call import TokenUsage
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.throttling.quotas.price import FREE
@@ -27,6 +28,16 @@ def test_a_price_is_in_force_immediately_and_exact(management):
     assert price.price_id == made["id"]
     assert book.at("chat", utc_now().timestamp() - 3600) is FREE
     assert book.at("other", utc_now().timestamp()) is FREE
+
+
+def test_reasoning_has_the_price_of_the_output_or_its_own(management):
+    for given, shown, stored in ((None, 1.1, None), (3, 3, 3_000_000), (0, 0, 0)):
+        made = create(management, model=f"m{given}", reasoning=given, flex_multiplier=0.5)
+        assert made["reasoning"] == shown
+        price = management.control.prices.at(f"m{given}", utc_now().timestamp())
+        assert (price.output, price.reasoning) == (1_100_000, stored)
+        used = TokenUsage(output_tokens=3, reasoning_tokens=2)
+        assert price.of_tier("flex").cost(used) == round((1.1 + 2 * shown) * 500)
 
 
 def test_the_newest_price_in_force_applies_and_a_specific_one_first(management):

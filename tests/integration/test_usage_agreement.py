@@ -5,6 +5,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from decimal import Decimal
 
 import pyarrow.parquet as pq
 import pytest
@@ -42,6 +43,7 @@ def world(management):
         extend_tokens=INPUT + SYSTEM - CACHED,
         output_tokens=5,
         reasoning_tokens=2,
+        cost=2 * 10**9,
     )
     run = replace(
         runs(1, 1)[0],
@@ -54,7 +56,11 @@ def world(management):
         waste_cause="",
     )
     with world.sessions.begin() as session:
-        upsert_calls(session, [replace(call, call_id=f"c{n}") for n in range(CALLS)])
+        tiers = ("default", "flex", "flex")
+        upsert_calls(
+            session,
+            [replace(call, call_id=f"c{n}", service_tier=tier) for n, tier in enumerate(tiers)],
+        )
         upsert_interactions(session, [run])
     assert roll_up(world.sessions)
     return world
@@ -82,6 +88,42 @@ def test_reports_and_exports_agree_on_input_tokens(world):
         assert table["input_tokens"].to_pylist() == [PROMPTS]
     (line,) = world.made(kind="interactions", format="json").text.splitlines()
     assert json.loads(line)["input_tokens"] == PROMPTS
+
+
+def test_exports_of_runs_count_their_calls_by_tier(world):
+    (line,) = world.made(kind="interactions", format="json").text.splitlines()
+    (row,) = csv.DictReader(io.StringIO(world.made(kind="interactions", format="csv").text))
+    for run in (json.loads(line), row, *world.raw("/v1/usage/interactions").json()["items"]):
+        assert [int(run[name]) for name in ("flex_calls", "priority_calls")] == [2, 0]
+
+
+def test_reports_and_exports_agree_on_the_cost_of_an_answer(world):
+    """Three runs, of which two end with an answer, and calls for 6 in all: 3 for each answer."""
+    owner = {"tenant": world.one["id"], "app": world.app["id"], "user": "u"}
+    ends = {RUN: "complete", "r2": "complete", "r3": "aborted"}
+    run = replace(runs(1, 1)[0], **owner, opened_at=START, ended_at=START + 9)
+    with world.sessions.begin() as session:
+        upsert_interactions(
+            session,
+            [replace(run, interaction_id=name, state=state) for name, state in ends.items()],
+        )
+    assert roll_up(world.sessions)
+    report = world.raw("/v1/usage", group_by="app").json()
+    assert (report["sums"]["cost"], report["sums"]["cost_per_answer"]) == (6, 3)
+    assert report["items"][0]["cost_per_answer"] == 3
+    by_model = world.raw("/v1/usage", group_by="model").json()
+    assert by_model["items"][0]["cost_per_answer"] is None, "runs have no model"
+    for made in (world.raw, world.made):
+        path = ["/v1/usage"] if made == world.raw else []
+        (row,) = csv.DictReader(io.StringIO(made(*path, group_by="app", format="csv").text))
+        assert Decimal(row["cost_per_answer"]) == 3
+    table = pq.read_table(io.BytesIO(world.made(group_by="app", format="parquet").content))
+    assert table["cost_per_answer"].to_pylist() == [3]
+    page = world.raw("/v1/usage", group_by="app", format="html").text
+    assert "<dt>Cost per final answer, USD</dt><dd>3.00</dd>" in page
+    world.management.client.post("/console/sign-in", data={"key": world.key})
+    page = world.management.client.get("/console/usage?group_by=app&from=2026-03-01").text
+    assert page.count('data-label="Cost per final answer">3.00<') == 2, "the app, and all"
 
 
 def test_pages_agree_with_reports_on_input_tokens(world):

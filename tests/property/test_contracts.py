@@ -332,13 +332,20 @@ def test_a_window_counts_like_a_list_of_times(events, room):
     st.integers(0, 10**6),
     st.integers(0, 10**6),
     st.integers(0, 10**5),
-    st.tuples(*[st.integers(0, 10**8)] * 3),
+    st.integers(0, 10**5),
+    st.tuples(*[st.integers(0, 10**8)] * 3, st.none() | st.integers(0, 10**8)),
 )
-def test_a_cost_is_exact_and_never_above_its_maximum(prompt, cached, output, prices):
-    price = TokenPrice(*prices)
-    usage = TokenUsage(prompt, 0, min(cached, prompt), output)
+def test_a_cost_is_exact_and_never_above_its_maximum(prompt, cached, output, reasoning, prices):
+    """Reasoning is a part of the output, however much of it a worker reports, and paid once."""
+    *others, of_reasoning = prices
+    price = TokenPrice(*others, reasoning=of_reasoning)
+    usage = TokenUsage(prompt, 0, min(cached, prompt), output, reasoning)
+    thought = min(reasoning, output)
     exact = (
-        usage.extend_tokens * prices[0] + usage.cached_tokens * prices[1] + output * prices[2]
+        usage.extend_tokens * prices[0]
+        + usage.cached_tokens * prices[1]
+        + (output - thought) * prices[2]
+        + thought * (prices[2] if of_reasoning is None else of_reasoning)
     ) / 1000
     assert abs(price.cost(usage) - exact) <= 0.5 + exact * 1e-12
     assert price.cost(usage) <= price.most(prompt, output)

@@ -75,7 +75,7 @@ class RandomCellEvents(RandomEvents):
 
     def _changed(self):
         rng = self.rng
-        price = TokenPrice(rng.randint(1, 9), 1, 3, f"p{rng.randint(1, 9)}", 0.5, 2.5)
+        price = TokenPrice(rng.randint(1, 9), 1, 3, f"p{rng.randint(1, 9)}", 0.5, 2.5, 4)
         return rng.choice(
             [
                 ce.SystemChanged(*rng.choice(SYSTEMS)),

@@ -20,29 +20,38 @@ class TokenPrice:
     price_id: str = ""
     """Id of the price; empty: there is none."""
     flex_multiplier: float = 1.0
-    """Factor on all three for calls of the tier ``flex``."""
+    """Factor on all prices for calls of the tier ``flex``."""
     priority_multiplier: float = 1.0
+    reasoning: int | None = None
+    """Price of an output token that the worker reports as reasoning; None: that of ``output``."""
 
     def of_tier(self, tier: ServiceTier) -> TokenPrice:
         """Return the price of a tier's calls, in whole micro-units; halves are rounded up."""
         factor = {"flex": self.flex_multiplier, "priority": self.priority_multiplier}.get(tier, 1.0)
         if factor == 1.0:
             return self
-        prompt, cached, output = (
-            int(each * factor + 0.5) for each in (self.input, self.cached, self.output)
+        prompt, cached, output, reasoning = (
+            int(each * factor + 0.5)
+            for each in (self.input, self.cached, self.output, self._reasoning)
         )
-        return TokenPrice(prompt, cached, output, self.price_id)
+        return TokenPrice(prompt, cached, output, self.price_id, reasoning=reasoning)
 
     def cost(self, usage: TokenUsage) -> int:
         """Return the cost of a usage in nanounits, at most ``MAX_AMOUNT``; halves are rounded up."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
+        reasoning = min(usage.reasoning_tokens, usage.output_tokens)
         pico = (usage.prompt_tokens - cached) * self.input + cached * self.cached
-        return min(_nano(pico + usage.output_tokens * self.output), MAX_AMOUNT)
+        pico += (usage.output_tokens - reasoning) * self.output + reasoning * self._reasoning
+        return min(_nano(pico), MAX_AMOUNT)
 
     def most(self, prompt_tokens: int, output_tokens: int) -> int:
         """Return the maximum cost of a call with this prompt and at most this output, in nanounits."""
         dearest = max(self.input, self.cached)
-        return _nano(prompt_tokens * dearest + output_tokens * self.output)
+        return _nano(prompt_tokens * dearest + output_tokens * max(self.output, self._reasoning))
+
+    @property
+    def _reasoning(self) -> int:
+        return self.output if self.reasoning is None else self.reasoning
 
 
 def _nano(pico: int) -> int:

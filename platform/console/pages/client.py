@@ -141,7 +141,13 @@ def read_put(session: Session, tenant: str, user: str) -> UserPut:
     """Return the settings in force for a user, as the body of a request that sets them."""
     held = read_user(tenant, user, session)
     contract = ContractBody.model_validate(held.contract.model_dump())
-    return UserPut(weight=held.weight, rpm=held.rpm, blocked=held.blocked, contract=contract)
+    return UserPut(
+        weight=held.weight,
+        priority_weight=held.priority_weight,
+        rpm=held.rpm,
+        blocked=held.blocked,
+        contract=contract,
+    )
 
 
 def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
@@ -159,11 +165,12 @@ def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
         if not isinstance(contract, ContractBody):
             return contract
         return held.model_copy(update={"contract": contract})
-    given = {"weight": form.get("weight", "").strip(), "rpm": forms.given(form.get("rpm"))}
+    given: dict[str, Any] = {"weight": form.get("weight", "").strip()}
+    given |= {name: forms.given(form[name]) for name in ("priority_weight", "rpm") if name in form}
     body = forms.read(UserPut, given)
     if not isinstance(body, UserPut):
         return body
-    return held.model_copy(update={"weight": body.weight, "rpm": body.rpm})
+    return held.model_copy(update={name: getattr(body, name) for name in given})
 
 
 async def _read(request: Request, viewer: Viewer, client: ShownClient) -> ClientOut | None:

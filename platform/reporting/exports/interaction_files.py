@@ -24,6 +24,8 @@ COLUMNS: Mapping[str, Kind] = {
     "opened_at": "time",
     "ended_at": "time",
     "calls": "count",
+    "flex_calls": "count",
+    "priority_calls": "count",
     "input_tokens": "count",
     "system_tokens": "count",
     "cached_tokens": "count",

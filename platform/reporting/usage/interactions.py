@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -23,8 +23,14 @@ from fairserve.platform.reporting.usage.schemas import (
 )
 from fairserve.platform.reporting.usage.zones import day_bounds, zone_named
 
+_COUNTS: Mapping[str, Any] = {
+    **{name: getattr(LedgerCall, name) for name in TOKENS},
+    "flex_calls": case((LedgerCall.service_tier == "flex", 1), else_=0),
+    "priority_calls": case((LedgerCall.service_tier == "priority", 1), else_=0),
+}
+"""Number that each charged call adds to a field of :class:`InteractionUsage`."""
 _UNUSED: dict[str, Any] = {
-    **dict.fromkeys(TOKENS, 0),
+    **dict.fromkeys(_COUNTS, 0),
     "service": 0.0,
     "cost": Decimal(0),
 }
@@ -123,12 +129,11 @@ def _items(session: Session, runs: Sequence[LedgerInteraction]) -> list[Interact
 def _used(
     session: Session, runs: Sequence[LedgerInteraction]
 ) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Return tokens, service and cost of the charged calls of each run."""
+    """Return counts, service and cost of the charged calls of each run."""
     key = (LedgerCall.tenant_id, LedgerCall.app_id, LedgerCall.interaction_id)
-    charged = LedgerCall.charged
     sums = [
-        sum_of(case((charged, getattr(LedgerCall, name)), else_=0))
-        for name in (*TOKENS, "service", "cost")
+        sum_of(case((LedgerCall.charged, each), else_=0))
+        for each in (*_COUNTS.values(), LedgerCall.service, LedgerCall.cost)
     ]
     used = {}
     wanted = [(run.tenant_id, run.app_id, run.id) for run in runs]
@@ -140,8 +145,8 @@ def _used(
             .where(and_(LedgerCall.interaction_id.in_(ids), tuple_(*key).in_(some)))
             .group_by(*key)
         )
-        for tenant, app, interaction_id, *tokens, service, cost in found:
-            counts = {name: int(count) for name, count in zip(TOKENS, tokens, strict=True)}
+        for tenant, app, interaction_id, *numbers, service, cost in found:
+            counts = {name: int(each) for name, each in zip(_COUNTS, numbers, strict=True)}
             counts["input_tokens"] += counts["system_tokens"]  # stored separately
             used[tenant, app, interaction_id] = {
                 **counts,

@@ -119,7 +119,9 @@ def _name(report: UsageReport, row: UsageRow, group: Group) -> str:
     return report.names.get(value, value) if group in ("tenant", "app") else value
 
 
-def _money(amount: Decimal) -> str:
+def _money(amount: Decimal | None) -> str:
+    if amount is None:
+        return "–"  # noqa: RUF001
     return f"{amount:,.2f}" if amount == 0 or abs(amount) >= 1 else f"{amount:,.4f}"
 
 

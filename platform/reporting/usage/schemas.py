@@ -11,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainSerializer,
+    computed_field,
     model_validator,
 )
 
@@ -170,6 +171,13 @@ class Usage(Sums):
     queue_delay_s: Quantiles = Field(default_factory=Quantiles)
     ttft_s: Quantiles = Field(default_factory=Quantiles)
 
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def cost_per_answer(self) -> Cost | None:
+        """Return the cost for each complete interaction; null where none is complete."""
+        answers = 0 if self.interactions is None else self.interactions.complete
+        return round(self.cost / answers, 9) if answers else None
+
 
 class UsageRow(Usage):
     """Usage of one group; keys that are not groups of the report are null."""
@@ -222,6 +230,9 @@ class InteractionUsage(BaseModel):
     opened_at: datetime
     ended_at: datetime
     calls: int
+    flex_calls: int = 0
+    """Charged calls of the tier ``flex``."""
+    priority_calls: int = 0
     input_tokens: int = 0
     """Tokens of prompts, as in :class:`Sums`."""
     system_tokens: int = 0

@@ -59,6 +59,7 @@ def columns(report: UsageReport) -> list[Column]:
         kind = "number" if name == "service" else "count"
         add(name, kind, lambda row, name=name: getattr(row, name))  # type: ignore[misc]
     add("cost", "money", lambda row: row.cost)
+    add("cost_per_answer", "money", lambda row: row.cost_per_answer)
     add("currency", "text", lambda row: report.currency)
     add("unpriced_calls", "count", lambda row: row.unpriced_calls)
     add_fields("interactions_", "count", "interactions", STATES)

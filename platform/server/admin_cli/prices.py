@@ -26,6 +26,13 @@ _Price = Annotated[str, Argument(metavar="PRICE", help="Its model or its id, pri
         help="Price of a million cached prompt tokens; default: that of --input.",
     ),
     option(
+        "reasoning",
+        float,
+        metavar="AMOUNT",
+        help="Price of a million output tokens that workers report as reasoning; default: that of"
+        " --output.",
+    ),
+    option(
         "flex_multiplier",
         float,
         metavar="FACTOR",
@@ -51,14 +58,24 @@ def add(
 ) -> Any:
     """Set a model's price from now on, or from a later time."""
     body = {"model": model, "input": input, "output": output}
-    body |= body_of(given, "cached_input", "flex_multiplier", "priority_multiplier", "valid_from")
+    more = ("cached_input", "reasoning", "flex_multiplier", "priority_multiplier", "valid_from")
+    body |= body_of(given, *more)
     return client.call("POST", "/admin/prices", body)
 
 
 @command(
     app,
     name="list",
-    columns=("id", "model", "input", "cached_input", "output", "currency", "valid_from"),
+    columns=(
+        "id",
+        "model",
+        "input",
+        "cached_input",
+        "output",
+        "reasoning",
+        "currency",
+        "valid_from",
+    ),
 )
 def list_prices(
     client: AdminClient,

@@ -13,6 +13,7 @@ from fairserve.platform.base.command_line import CommandError, CommandGroup, opt
 from fairserve.platform.server.admin_cli.client import AdminClient, path_of
 from fairserve.platform.server.admin_cli.commands import changes, command
 from fairserve.platform.server.admin_cli.fields import (
+    NUMBER,
     WHOLE,
     body_of,
     contract_of,
@@ -27,7 +28,7 @@ from fairserve.platform.tenancy.tenants.schemas import OnBlock
 app = CommandGroup(
     help="Manage settings and data of end users. docs/guide/tenants.md has examples."
 )
-_SETTINGS = ("weight", "rpm", "blocked")
+_SETTINGS = ("weight", "priority_weight", "rpm", "blocked")
 _Tenant = Annotated[str, Argument(metavar="TENANT", help="Name or id of the tenant.")]
 _User = Annotated[
     str, Argument(metavar="USER", help="Id of the user, as the tenant's apps send it.")
@@ -38,7 +39,7 @@ _User = Annotated[
     app,
     option("blocked", bool, "--blocked", help="Those that are blocked."),
     name="list",
-    columns=("tenant_id", "user", "weight", "rpm", "blocked", "contract"),
+    columns=("tenant_id", "user", "weight", "priority_weight", "rpm", "blocked", "contract"),
 )
 def list_users(
     client: AdminClient,
@@ -62,6 +63,12 @@ def show(client: AdminClient, tenant: _Tenant, user: _User) -> Any:
     app,
     option("weight", float, metavar="WEIGHT", help="2 is entitled to twice the service of 1."),
     limit(
+        "priority_weight",
+        NUMBER,
+        "WEIGHT",
+        "Weight of calls with the service_tier priority, in place of the app's; or none.",
+    ),
+    limit(
         "rpm",
         WHOLE,
         "N",
@@ -81,7 +88,7 @@ def show(client: AdminClient, tenant: _Tenant, user: _User) -> Any:
     name="set",
 )
 def change(client: AdminClient, tenant: _Tenant, user: _User, **given: Any) -> Any:
-    """Change a user's weight, limits or block."""
+    """Change a user's weights, limits or block."""
     limits = contract_of(given)
     changed = body_of(given | {"blocked": switched(given["blocked"])}, *_SETTINGS)
     changes(changed | limits)

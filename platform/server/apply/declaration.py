@@ -67,6 +67,7 @@ class DeclaredUser(Strict):
     """The settings of one end user."""
 
     weight: Weight = 1.0
+    priority_weight: PriorityWeight | None = None
     rpm: int | None = Field(None, ge=1, le=1_000_000)
     contract: Quota = ContractBody()
 

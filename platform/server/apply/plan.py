@@ -136,8 +136,9 @@ def objects_of(declaration: Declaration, now: datetime) -> dict[Key, Values]:
         later = start_of(price) > now
         start = start_of(price).isoformat() if later else ""
         amounts = price.model_dump(mode="json", exclude={"model", "valid_from"})
-        if amounts["cached_input"] is None:
-            amounts["cached_input"] = amounts["input"]
+        for name, default in (("cached_input", "input"), ("reasoning", "output")):
+            if amounts[name] is None:
+                amounts[name] = amounts[default]
         found[Key("price", (price.model, start))] = amounts
     for name, targets in declaration.aliases.items():
         found[Key("alias", (name,))] = {"target": targets}

@@ -110,6 +110,8 @@ class _Reading:
             price = _read(PriceBody, answer | {"valid_from": start if later else None})
             if price.cached_input == price.input:
                 price.cached_input = None
+            if price.reasoning == price.output:
+                price.reasoning = None
             when = start.isoformat() if later else ""
             self._known(Key("price", (answer["model"], when)), answer)
             yield price

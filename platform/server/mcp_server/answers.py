@@ -125,6 +125,7 @@ class UsageSums(BaseModel):
     wasted_tokens: Annotated[int, Field(description="of calls that did not complete")]
     service: Annotated[float, Field(description="input tokens and twice the output tokens")]
     cost: float
+    cost_per_answer: Annotated[float | None, Field(description="cost for each complete run")]
 
 
 class UsageRowAnswer(UsageSums):

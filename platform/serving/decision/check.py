@@ -123,8 +123,6 @@ async def check(
     app itself.
     """
     app, size_bytes = request.principal.app_id or "", len(request.raw)
-    if request.priority_if_granted and runs.priority_granted(app):
-        request = replace(request, service_tier="priority")
     identity = request.identity or _identity(request, options)
     conversation = None
     named = identity.run_id is not None
@@ -137,11 +135,13 @@ async def check(
         user = await _user_of_run(identity, app, runs)
         if user is None and identity.run_id is None:
             user = request.continued_user
+    owner = (request.principal.tenant_id or "", app, user or app)
+    if request.priority_if_granted and runs.priority_granted(*owner):
+        request = replace(request, service_tier="priority")
     core_run = None
     if identity.run_id is not None:
         core_run = core_run_id(app, identity.run_id)
     elif _seeks_run(answer, identity.clues):
-        owner = (request.principal.tenant_id or "", app, user or app)
         core_run = runs.run_of(owner, identity.clues, answer)
     follows = core_run is not None and core_run == request.continued_run
     if follows and identity.parents is None and request.continued_call is not None:

@@ -74,7 +74,7 @@ def filesystem_at(url: str) -> tuple[Any, str] | None:
 
     try:
         filesystem, folder = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
+    except Exception as error:  # some connect at once, and each raises errors of its own
         scheme = url.partition("://")[0]
         raise ValueError(
             f"file_store_url with {scheme}:// cannot be opened ({type(error).__name__}); for s3://"

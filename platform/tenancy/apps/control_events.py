@@ -40,7 +40,14 @@ def tenant_changed(tenant: Tenant) -> TenantChanged:
 
 def user_changed(user: EndUser) -> UserChanged:
     """Return the event for a user."""
-    return UserChanged(user.tenant_id, user.external_id, user.weight, user.rpm, user.blocked)
+    return UserChanged(
+        user.tenant_id,
+        user.external_id,
+        user.weight,
+        user.rpm,
+        user.blocked,
+        priority_weight=user.priority_weight,
+    )
 
 
 def load_control_events(session: Session, learning: LearningOptions | None) -> list[Event]:

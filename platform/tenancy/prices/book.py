@@ -51,5 +51,6 @@ def entry_of(row: Price) -> tuple[str, float, TokenPrice]:
         row.id,
         row.flex_multiplier,
         row.priority_multiplier,
+        row.reasoning_tokens,
     )
     return row.model, row.valid_from.timestamp(), price

@@ -22,8 +22,10 @@ class PriceBody(Strict):
     cached_input: TokenPriceAmount | None = None
     """Price of cached prompt tokens; null is the price of ``input``."""
     output: TokenPriceAmount
+    reasoning: TokenPriceAmount | None = None
+    """Price of the part of the output that workers report as reasoning; null is that of ``output``."""
     flex_multiplier: PriceMultiplier = 1.0
-    """Factor on the three prices for calls of the tier ``flex``, and of batches."""
+    """Factor on the prices for calls of the tier ``flex``, and of batches."""
     priority_multiplier: PriceMultiplier = 1.0
     """Factor for calls of the tier ``priority``."""
     valid_from: AwareDatetime | None = None
@@ -48,6 +50,7 @@ class PriceOut(BaseModel):
     input: TokenPriceAmount
     cached_input: TokenPriceAmount
     output: TokenPriceAmount
+    reasoning: TokenPriceAmount
     flex_multiplier: float
     priority_multiplier: float
     currency: str

@@ -7,6 +7,7 @@ receives all prices after the commit of a change.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -73,6 +74,7 @@ class Prices:
             input_tokens=micro_of(body.input),
             cached_tokens=micro_of(cached),
             output_tokens=micro_of(body.output),
+            reasoning_tokens=None if body.reasoning is None else micro_of(body.reasoning),
             flex_multiplier=body.flex_multiplier,
             priority_multiplier=body.priority_multiplier,
             author=self._principal.actor,
@@ -119,10 +121,15 @@ def _audited(row: Price) -> dict[str, Any]:
         "input": str(price_of(row.input_tokens)),
         "cached_input": str(price_of(row.cached_tokens)),
         "output": str(price_of(row.output_tokens)),
+        "reasoning": str(_reasoning(row)),
         "flex_multiplier": row.flex_multiplier,
         "priority_multiplier": row.priority_multiplier,
         "managed_by": row.managed_by,
     }
+
+
+def _reasoning(row: Price) -> Decimal:
+    return price_of(row.output_tokens if row.reasoning_tokens is None else row.reasoning_tokens)
 
 
 def _out(row: Price, currency: str) -> PriceOut:
@@ -132,5 +139,6 @@ def _out(row: Price, currency: str) -> PriceOut:
         input=price_of(row.input_tokens),
         cached_input=price_of(row.cached_tokens),
         output=price_of(row.output_tokens),
+        reasoning=_reasoning(row),
         currency=currency,
     )

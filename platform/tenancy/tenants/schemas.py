@@ -15,6 +15,7 @@ from fairserve.platform.db.schemas import (
     NamePart,
     ObjectId,
     Paging,
+    PriorityWeight,
     UserId,
     Weight,
 )
@@ -82,6 +83,8 @@ class UserPut(Managed):
     """Settings of a user; an omitted field is reset to its default, except for ``managed_by``."""
 
     weight: Weight = 1.0
+    priority_weight: PriorityWeight | None = None
+    """Weight of calls of the tier ``priority``, in place of the app's; null uses the app's."""
     rpm: int | None = Field(None, ge=1, le=1_000_000)
     """Calls per minute in place of the app's ``user_rpm``; null uses the app's."""
     blocked: bool = False
@@ -99,6 +102,7 @@ class UserOut(BaseModel):
     tenant_id: str
     user: str
     weight: float
+    priority_weight: float | None
     rpm: int | None
     blocked: bool
     contract: ContractOut

@@ -70,7 +70,7 @@ def change_user(
     session: WriteSession,
     principal: AdminPrincipal,
 ) -> UserOut:
-    """Set a user's weight, limits and block; effective from the next call.
+    """Set a user's weights, limits and block; effective from the next call.
 
     A block cancels the user's queued calls, too; ``on_block`` chooses what else, or nothing.
     """
@@ -82,6 +82,7 @@ def change_user(
         row = EndUser(tenant_id=tenant_id, external_id=user)
         session.add(row)
     row.weight, row.rpm, row.blocked = body.weight, body.rpm, body.blocked
+    row.priority_weight = body.priority_weight
     if "managed_by" in body.model_fields_set:
         row.managed_by = body.managed_by
     row.updated_at = utc_now()

@@ -150,6 +150,30 @@ def test_the_worker_of_the_file_serves(server):
     assert cluster["processes"] == [], "no embedded workers beside the file's"
 
 
+def test_the_list_begins_with_the_worker_whose_drain_costs_least(server, workers, file):
+    """A run in progress makes its worker cost its prompt, until it ends."""
+    file.workers(("f0", workers[0]), ("f1", workers[1]))
+    becomes(server, {"f0": ("file", "serving"), "f1": ("file", "serving")})
+
+    def costs(**more):
+        asked = {"model": "scripted", "sort": "drain_cost", **more}
+        items = server.admin("GET", WORKERS, params=asked).json()["items"]
+        return {worker["id"]: worker["drain_cost_tokens"] for worker in items}
+
+    first = call(server, "word " * 1000, run="run-worth")
+    dear = first.headers["x-fairserve-worker"]
+    (cheap,) = {"f0", "f1"} - {dear}
+    found = costs()
+    assert list(found) == [cheap, dear]
+    assert found[cheap] < 500 < found[dear]
+    assert list(costs(limit=1)) == [cheap]
+    assert costs(model="another") == {}
+    server.request("POST", "/v1/interactions/run-worth/close", server.app_key, json={})
+    assert costs()[dear] < 500, "no further call needs it"
+    file.workers(("f0", workers[0]))
+    becomes(server, {"f0": ("file", "serving")})
+
+
 def test_join_drain_and_remove_lose_no_call(server, workers):
     with traffic(server) as answers:
         more(answers)

@@ -102,6 +102,32 @@ def test_priority_needs_the_operators_grant(tiers):
     assert len(tiers.worker.bodies) == before
 
 
+def test_a_user_has_priority_by_a_grant_of_its_own(tiers):
+    """In an app without one, for the user that has it only, and as Anthropic's ``auto``."""
+    path = f"/admin/users/{tiers.plain['tenant_id']}/zoe"
+    body = asked(service_tier="priority")
+    client = tiers.client(tiers.plain)
+    assert tiers.server.admin("PUT", path, json={"priority_weight": 0.5}).status_code == 400
+    assert tiers.server.admin("PUT", path, json={"priority_weight": 4}).status_code == 200
+    assert client.chat.completions.create(**body, user="zoe").service_tier == "priority"
+    with pytest.raises(openai.BadRequestError, match="not granted to this app or user"):
+        client.chat.completions.create(**body, user="ann")
+    options = {"api_key": tiers.plain["api_key"], "base_url": tiers.server.url, "max_retries": 0}
+    with anthropic.Anthropic(**options) as messages:
+        for user, given in (("zoe", "priority"), ("ann", "standard")):
+            answer = messages.messages.create(
+                model="scripted",
+                max_tokens=20,
+                messages=asked()["messages"],
+                metadata={"user_id": user},
+                service_tier="auto",
+            )
+            assert answer.usage.service_tier == given
+    assert tiers.server.admin("DELETE", path).json()["priority_weight"] is None
+    with pytest.raises(openai.BadRequestError, match="not granted"):
+        client.chat.completions.create(**body, user="zoe")
+
+
 def test_a_tenant_neither_grants_nor_takes_the_tier(tiers):
     for weight in (9, None):
         answer = tiers.grant(weight, tiers.server.tenant_key)

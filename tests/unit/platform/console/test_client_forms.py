@@ -12,12 +12,14 @@ from fairserve.platform.tenancy.apps.schemas import AppPatch
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
 from fairserve.platform.tenancy.tenants.schemas import TenantPatch, UserPut
 
-HELD = UserPut(weight=2, rpm=5, blocked=True, contract=ContractBody(rpm_limit=7))
+HELD = UserPut(weight=2, priority_weight=4, rpm=5, blocked=True, contract=ContractBody(rpm_limit=7))
 
 
 def test_a_user_form_keeps_fields_it_does_not_show():
     body = changed(HELD, {"action": "save", "weight": " 0.5 ", "rpm": " "})
-    assert body == UserPut(weight=0.5, rpm=None, blocked=True, contract=HELD.contract)
+    assert body == HELD.model_copy(update={"weight": 0.5, "rpm": None})
+    body = changed(HELD, {"action": "save", "weight": "2", "priority_weight": " "})
+    assert body == HELD.model_copy(update={"priority_weight": None})
     assert changed(HELD, {"action": "unblock"}) == HELD.model_copy(update={"blocked": False})
     assert changed(HELD, {"action": "block"}) == HELD
 

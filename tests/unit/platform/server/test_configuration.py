@@ -169,6 +169,17 @@ def test_check_prints_all_that_a_start_rejects_at_once(write, capsys, monkeypatc
     assert all(problem in err for problem in out.splitlines() if "fleet" not in problem)
 
 
+def test_check_prints_urls_that_cannot_be_used_and_every_wrong_worker(write, capsys):
+    text = "redis_url: http://u:hunter2@r\nfile_store_url: ftp://u:hunter2@127.0.0.1:1\n"
+    path = write(text + "fleet:\n  workers:\n" + "    - {id: a}\n" * 5)
+    code, out = run(capsys, "check", "--config", path)
+    assert code == 1
+    assert "redis_url must have the form redis://" in out
+    assert "file_store_url with ftp:// cannot be opened" in out
+    assert all(f"line {line}: workers.{line - 5}.url" in out for line in range(5, 10))
+    assert "hunter2" not in out
+
+
 SECRET_TEXT = f"""
 secret_key: {"hunter2" * 6}
 database_url: postgresql://u:hunter2@h/d

@@ -25,6 +25,7 @@ USER = {
     "tenant_id": "tn_1",
     "user": "a/b",
     "weight": 3.0,
+    "priority_weight": 4.0,
     "rpm": None,
     "blocked": True,
     "contract": NOTHING | {"soft_budget": 0.5, "soft_end": "finish_runs", "budget_duration": "1d"},
@@ -229,6 +230,7 @@ def test_a_list_is_one_request(api, words, path, query):
         ("--unblock", {"blocked": False}),
         ("--rpm 7 --weight 1", {"rpm": 7, "weight": 1}),
         ("--rpm none --block", {"rpm": None}),
+        ("--priority-weight none", {"priority_weight": None}),
         (
             "--block --on-block cancel_all --reason flood",
             {"on_block": "cancel_all", "reason": "flood"},
@@ -254,7 +256,8 @@ def test_setting_a_user_keeps_other_fields(api, flags, changed):
     assert read[:2] == ("GET", "/admin/users/tn_1/a/b")
     assert put[:2] == ("PUT", "/admin/users/tn_1/a/b")
     kept = {name: value for name, value in USER["contract"].items() if value is not None}
-    assert put[3] == {"weight": 3, "rpm": None, "blocked": True, "contract": kept} | changed
+    own = {name: USER[name] for name in ("weight", "priority_weight", "rpm", "blocked")}
+    assert put[3] == {**own, "contract": kept} | changed
 
 
 def test_tables_are_readable(api, capsys):

@@ -38,10 +38,12 @@ def whole(**message):
     return {"choices": [{"index": 0, "message": {"role": "assistant", **message}}]}
 
 
-def usage(output, prompt=12, cached=None):
+def usage(output, prompt=12, cached=None, reasoning=None):
     counts = {"prompt_tokens": prompt, "completion_tokens": output}
     if cached is not None:
         counts["prompt_tokens_details"] = {"cached_tokens": cached}
+    if reasoning is not None:
+        counts["completion_tokens_details"] = {"reasoning_tokens": reasoning}
     return {"usage": counts}
 
 
@@ -133,16 +135,12 @@ def test_cached_tokens_are_at_most_the_prompt():
 
 
 def test_reasoning_tokens_are_a_part_of_the_output():
-    def details(output, reasoning):
-        reported = usage(output)
-        reported["usage"]["completion_tokens_details"] = {"reasoning_tokens": reasoning}
-        return reported
-
-    made = read(delta("a") | details(4, 3), delta("b") | details(9, 2))
+    made = read(delta("a") | usage(4, reasoning=3), delta("b") | usage(9, reasoning=2))
     assert made.usage().reasoning_tokens == made.total().reasoning_tokens == 3, (
         "it does not decrease"
     )
-    assert read(delta("a") | details(4, 5)).total().reasoning_tokens == 0, "more than the output"
+    over = read(delta("a") | usage(4, reasoning=5))
+    assert over.total().reasoning_tokens == 0, "more than the output"
 
 
 def test_a_client_is_shown_usable_numbers_only():
@@ -202,13 +200,14 @@ def test_an_answer_of_the_allowed_length_is_not_cut(chunk, chunks):
     read(*[chunk] * chunks)
 
 
-PRICE = TokenPrice(input=3_000, cached=5_000, output=70_000)
+PRICE = TokenPrice(input=3_000, cached=5_000, output=70_000, reasoning=90_000)
 COUNT = st.one_of(
     st.integers(-5, 300), st.sampled_from([None, 2**63, 1e30, "3", True, 2.0, [], {}])
 )
 CHUNK = st.builds(
-    lambda text, output, prompt, hit: delta(text) | usage(output, prompt, hit),
+    lambda text, *counts: delta(text) | usage(*counts),
     st.text(max_size=20),
+    COUNT,
     COUNT,
     COUNT,
     COUNT,
@@ -227,6 +226,7 @@ def test_no_stream_is_charged_beyond_its_bounds(chunks, limit, samples):
     for used in (made.usage(), made.total()):
         assert 0 <= used.output_tokens <= limit * samples
         assert 0 <= used.cached_tokens <= used.prompt_tokens <= 40
+        assert 0 <= used.reasoning_tokens <= used.output_tokens
         assert PRICE.cost(used) <= PRICE.most(40, limit * samples)
     if any(chunk["choices"][0]["delta"]["content"] for chunk in chunks):
         assert made.total().output_tokens > 0
