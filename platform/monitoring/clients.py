@@ -135,6 +135,10 @@ class Clients:
             calls=[call_out(call) for call in calls],
         )
 
+    def queues(self, tenant: str | None) -> dict[str, int]:
+        """Return the queued calls of one or all tenants by model."""
+        return self._activity.queues(tenant)
+
     # --- parts ------------------------------------------------------------------------------------
 
     def _seen(self, tenant: str | None) -> list[_Seen]:
@@ -167,6 +171,7 @@ class Clients:
             entitled_share=shares.entitled.get(owner),
             weight=state.weight,
             queued_calls=queued,
+            queued_by_model=self._activity.queued(owner),
             running_calls=running,
             refused_calls=self._activity.refusals(owner),
             blocked=state.blocked,
