@@ -25,6 +25,7 @@ from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
 from fairserve.platform.control.port import ControlPort
+from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.session import DatabaseUnavailableError
@@ -235,6 +236,7 @@ def _values(request: Request, path: RunPath, seen: SeenRun | None) -> dict[str, 
     return {
         **values,
         "bars": time_bars(graph),
+        "lasted_s": ((seen.run.ended_at or utc_now()) - seen.run.opened_at).total_seconds(),
         "rows": rows,
         "calls": ListPart(offset, PER_PAGE, len(rows), graph.total, end < graph.total),
         "place": f"/console/interactions/{path.own}?",
