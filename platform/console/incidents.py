@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from fairserve.platform.background.alarms.schemas import AlarmOut
 from fairserve.platform.console.formats import part
+from fairserve.platform.console.limit_changes import effect_of, restorable, verb_of
 from fairserve.platform.console.sessions import Viewer
 
 FULL = 3
@@ -89,7 +90,7 @@ def _incident(alarm: AlarmOut, names: Mapping[str, str], viewer: Viewer) -> Inci
         affected=affected[:NAMED],
         more_affected=max(0, len(affected) - NAMED),
         links=[IncidentLink(*each) for each in _links(alarm, viewer)],
-        button=_button(alarm, viewer),
+        button=_button(alarm, names, viewer),
         may_acknowledge=may and alarm.acknowledged_at is None and not alarm.over,
     )
 
@@ -225,10 +226,16 @@ def _place_of_limit(alarm: AlarmOut, viewer: Viewer) -> tuple[str, str]:
     return f"/console/clients/apps/{part(alarm.app or '')}{field}", "Open the limit"
 
 
-def _button(alarm: AlarmOut, viewer: Viewer) -> Button | None:
-    subject = alarm.subject or ""
+def _button(alarm: AlarmOut, names: Mapping[str, str], viewer: Viewer) -> Button | None:
+    subject, change = alarm.subject or "", alarm.change
     if alarm.over:
         return None
+    if alarm.kind == "calls_rejected" and change is not None and change.entry is not None:
+        fields = [(each.field, each.before, each.after) for each in change.differences]
+        limits = restorable(change.action, fields)
+        if limits and viewer.may("POST /console/audit/{entry_id}/restore"):
+            effect = effect_of(limits, names.get(change.target, change.target or "the user"))
+            return Button(f"/console/audit/{change.entry}/restore", verb_of(limits), effect)
     if alarm.kind == "worker_failing" and viewer.may(
         "POST /console/cluster/workers/{worker_id}/drain"
     ):

@@ -10,6 +10,7 @@ NOTES: Mapping[str, str] = {
     "user": "User settings saved; they apply from the next call.",
     "tenant": "Tenant settings saved; they apply from the next call.",
     "app": "App settings saved; they apply from the next call.",
+    "limits": "Limits restored; they apply from the next call.",
     "delete": "Deleted; it can be restored.",
     "restore": "Restored; its keys work again.",
     "cancelled": "Run cancelled.",

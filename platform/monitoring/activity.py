@@ -332,6 +332,20 @@ class Activity(CallListener):
         found = self._live_counts.get(owner)
         return (0, 0) if found is None else (found.queued, found.running)
 
+    def queued(self, owner: Client) -> dict[str, int]:
+        """Return the numbers of a client's queued calls by pool; pools without one are not in it."""
+        found = self._live_counts.get(owner)
+        return {} if found is None else dict(found.queued_by_pool)
+
+    def queues(self, tenant: str | None) -> dict[str, int]:
+        """Return the lengths of the queues by pool, of one or all tenants. O(clients with calls)."""
+        lengths: dict[str, int] = {}
+        for owner, live in self._live_counts.items():
+            if tenant in (None, owner[0]):
+                for pool, calls in live.queued_by_pool.items():
+                    lengths[pool] = lengths.get(pool, 0) + calls
+        return lengths
+
     def _of(self, owner: Client) -> LiveCounts:
         found = self._live_counts.get(owner)
         if found is None:

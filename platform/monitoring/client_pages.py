@@ -43,7 +43,7 @@ async def flooding_clients(
             FloodingClient(client=each, signs=[sign.words for sign in signs(each, of_all)])
             for each in found
         ],
-        queued_calls=of_all.queued,
+        queued_calls=sum(of_all.queues.values()),
         refused_calls=of_all.refused,
         names=names,
     )

@@ -37,6 +37,7 @@ class ClientView:
     what it demands at most. None if it had no demand."""
     weight: float
     queued_calls: int
+    queued_by_model: dict[str, int]
     running_calls: int
     refused_calls: int
     """Rejected calls of the last 30 minutes."""

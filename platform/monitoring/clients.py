@@ -73,16 +73,19 @@ class Clients:
         sort: ClientSort = "service_5m",
         query: str = "",
         named: Collection[str] = (),
+        app: str | None = None,
     ) -> ClientPage:
         """Return a page of the clients of the last half hour, of one or all tenants.
 
-        ``query`` is a substring of an id, ignoring case; clients of tenants and apps in ``named`` match,
-        too. The order is descending, for ties and ``name`` by tenant, app and user. Shares are among
-        the clients of the tenant, or all.
+        ``app`` selects those of an app. ``query`` is a substring of an id, ignoring case; clients of
+        tenants and apps in ``named`` match, too. The order is descending, for ties and ``name`` by
+        tenant, app and user. Shares are among the clients of the tenant, or all.
         """
         self._activity.settle(self._clock())
         found = self._seen(tenant)
         shares = self._shares(found)
+        if app is not None:
+            found = [seen for seen in found if seen.owner[1] == app]
         if query:
             word, known = query.casefold(), frozenset(named)
             found = [
@@ -132,6 +135,10 @@ class Clients:
             calls=[call_out(call) for call in calls],
         )
 
+    def queues(self, tenant: str | None) -> dict[str, int]:
+        """Return the queued calls of one or all tenants by model."""
+        return self._activity.queues(tenant)
+
     # --- parts ------------------------------------------------------------------------------------
 
     def _seen(self, tenant: str | None) -> list[_Seen]:
@@ -164,6 +171,7 @@ class Clients:
             entitled_share=shares.entitled.get(owner),
             weight=state.weight,
             queued_calls=queued,
+            queued_by_model=self._activity.queued(owner),
             running_calls=running,
             refused_calls=self._activity.refusals(owner),
             blocked=state.blocked,

@@ -1,8 +1,11 @@
-"""Detect flooding clients: those far above their share, or with most of the queue."""
+"""Detect flooding clients: those far above their share, or with most of the queue of a model.
+
+Each model has a queue of its own: a long one of another model neither hides a flood nor makes one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fairserve.platform.monitoring.client_views import ClientView
@@ -21,8 +24,10 @@ RANKED = 50
 class Totals(NamedTuple):
     """Totals over all visible clients."""
 
-    queued: int
+    queues: Mapping[str, int]
+    """Queued calls by model."""
     refused: int
+    """Rejected calls of the clients with most of them."""
 
 
 class Sign(NamedTuple):
@@ -44,16 +49,8 @@ def find_floods(clients: Clients, tenant: str | None, most: int) -> Floods:
     served = clients.page(tenant, limit=RANKED, sort="service_5m")
     queued = clients.page(tenant, limit=RANKED, sort="queued_calls")
     rejected = clients.page(tenant, limit=RANKED, sort="refused_calls")
-    of_all = totals(queued.items, rejected.items)
+    of_all = Totals(clients.queues(tenant), sum(each.refused_calls for each in rejected.items))
     return Floods(of_all, worst((*served.items, *queued.items), of_all, most))
-
-
-def totals(most_queued: Iterable[ClientView], most_rejected: Iterable[ClientView]) -> Totals:
-    """Return the totals over the clients with most queued and most rejected calls, an approximation."""
-    return Totals(
-        sum(each.queued_calls for each in most_queued),
-        sum(each.refused_calls for each in most_rejected),
-    )
 
 
 def signs(client: ClientView, of_all: Totals) -> list[Sign]:
@@ -93,11 +90,16 @@ def share_sign(client: ClientView) -> Sign | None:
 
 
 def _of_queue(client: ClientView, of_all: Totals) -> Sign | None:
-    queued = client.queued_calls
-    if queued < LEAST_CALLS or 2 * queued < of_all.queued or not of_all.queued:
+    """Return the badge of the model of whose queue the client has the largest share, if any."""
+    shares = [
+        (queued / of_all.queues[model], model)
+        for model, queued in client.queued_by_model.items()
+        if queued >= LEAST_CALLS and 2 * queued >= of_all.queues.get(model, 0) > 0
+    ]
+    if not shares:
         return None
-    share = queued / of_all.queued
-    return Sign(f"{100 * share:.{0 if share >= 0.995 else 1}f} % of the queue", "bad")
+    share, model = max(shares)
+    return Sign(f"{100 * share:.{0 if share >= 0.995 else 1}f} % of the queue of {model}", "bad")
 
 
 def _of_rejections(client: ClientView, of_all: Totals) -> Sign | None:

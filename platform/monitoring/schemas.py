@@ -52,8 +52,8 @@ class FloodsOut(BaseModel):
 
     items: list[FloodingClient]
     queued_calls: int
-    """Queued calls of the clients with most of them; ``refused_calls`` likewise."""
     refused_calls: int
+    """Rejected calls of the clients with most of them."""
     names: dict[str, str]
     """Names of the tenants and apps in ``items``."""
 

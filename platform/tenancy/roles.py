@@ -192,6 +192,7 @@ _ROUTES: Mapping[Role, str] = {
         POST /console/prices/{price_id}/delete
         POST /console/webhooks/{tenant_id}
         POST /console/webhooks/{tenant_id}/{webhook_id}
+        POST /console/audit/{entry_id}/restore
         POST /console/keys
         POST /console/keys/rotate
         POST /console/keys/{key_id}

@@ -3,14 +3,15 @@
 The calls of the ledger are replayed in the order of their arrival through the quotas of the core
 (:class:`~fairserve.throttling.quotas.contracts.Contracts`), each proposed limit alone. At most
 ``MAX_ROWS`` calls are read, the latest ones; with more, the answer is about a shorter time. A minute
-before it fills the windows.
+before it fills the windows. A budget begins with what its period had spent before.
 
-Cost: one query by an index, and about 10 us for each call and limit, in a thread. Budgets are not
-previewed.
+Cost: one query by an index, and about 10 us for each call and limit, in a thread; for a budget the sums
+of its period, too.
 
-Weakness: calls in progress are not in the ledger yet. Tokens are those that a call used, not the longest
-answer that it reserves while it runs, and a run that began before the hour begins with its first call in
-it. Calls that were rejected then are counted and not judged again, since their use is unknown.
+Weakness: calls in progress are not in the ledger yet. Tokens and costs are those that a call used, not
+those of the longest answer, which it reserves while it runs, and a run that began before the hour begins
+with its first call in it. Calls that were rejected then are counted and not judged again, since their
+use is unknown.
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, model_validator
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import NotFoundError
+from fairserve.platform.base.money import Amount, nano_of
 from fairserve.platform.db.base import utc_time
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.schemas import FieldError, ObjectId, TenantQuery, UserId
+from fairserve.platform.reporting.usage.spending import spent_before
 from fairserve.platform.tenancy.quotas.repository import of_users
-from fairserve.platform.tenancy.quotas.schemas import Limit
+from fairserve.platform.tenancy.quotas.schemas import Duration, Limit
 from fairserve.platform.tenancy.quotas.service import contract_changed
 from fairserve.platform.tenancy.settings import QuotaEnforcement
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.admission import BILLED
-from fairserve.scheduling.events import ContractChanged
+from fairserve.scheduling.events import BudgetSpent, ContractChanged
 from fairserve.throttling.quotas.contracts import WINDOW_S, Claim, Contracts, Holder
 from fairserve.throttling.quotas.quota import Quota, QuotaScope
 
@@ -46,8 +49,8 @@ MAX_ROWS = 10_000
 LOOKED_UP = 500
 """Maximum number of users in one statement."""
 
-PreviewedLimit = Literal["rpm_limit", "tpm_limit", "max_parallel_requests"]
-LIMITS: tuple[PreviewedLimit, ...] = ("rpm_limit", "tpm_limit", "max_parallel_requests")
+PreviewedLimit = Literal["rpm_limit", "tpm_limit", "max_parallel_requests", "max_budget"]
+LIMITS: tuple[PreviewedLimit, ...] = get_args(PreviewedLimit)
 
 
 class QuotaPreviewQuery(TenantQuery):
@@ -63,6 +66,8 @@ class QuotaPreviewQuery(TenantQuery):
     """Calls in any 60 seconds; so are the fields of a quota."""
     tpm_limit: Limit | None = None
     max_parallel_requests: Limit | None = None
+    max_budget: Amount | None = None
+    budget_duration: Duration | None = None
 
     @property
     def scope(self) -> QuotaScope:
@@ -81,13 +86,15 @@ class QuotaPreviewQuery(TenantQuery):
             )
         if self.each_user and self.app is None:
             raise FieldError("each_user", "each_user is true; it needs an app")
+        if self.max_budget is not None and self.budget_duration is None:
+            raise FieldError("max_budget", "max_budget needs a budget_duration")
         return self
 
 
 class LimitPreviewOut(BaseModel):
     """The effect of one proposed limit alone."""
 
-    limit: int
+    limit: int | Amount
     rejected: int
     """Accepted calls that it would have rejected."""
 
@@ -121,6 +128,8 @@ class ReplayedCall(NamedTuple):
     """Tokens of the prompt and the output."""
     refunded: bool
     """True if it counts for nothing once it has ended."""
+    cost: int = 0
+    """Nanounits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,30 +144,44 @@ class QuotaReplay:
     own: Sequence[ContractChanged] = ()
     """Quotas of single users, which replace that of the scope ``app_user``."""
     rates_cut_runs: bool = False
+    budget_duration: str | None = None
+    """Period of a proposed budget."""
+    spent: Sequence[BudgetSpent] = ()
+    """Spending of the period of the first call before it."""
 
     def rejected(self, limit: PreviewedLimit, value: int, since: float) -> int:
-        """Return how many calls from ``since`` on a limit alone would have rejected."""
+        """Return how many calls from ``since`` on a limit alone would have rejected; nanounits."""
         directory, contracts = Directory(), Contracts()
         for each in self.own:
             directory.take(each)
         proposed: dict[str, Any] = {limit: value}
+        if limit == "max_budget":
+            proposed["budget_duration"] = self.budget_duration
         quota = Quota(**proposed)
         directory.take(ContractChanged(self.scope, self.tenant, self.app, self.user, quota))
         running: list[tuple[float, int, ReplayedCall]] = []
         runs: set[tuple[str, str]] = set()
         rejected = 0
 
-        def quotas(call: ReplayedCall) -> list[tuple[Holder, Quota]]:
-            found = directory.quotas(self.tenant, call.app, call.user)
+        def quotas_of(app: str, user: str) -> list[tuple[Holder, Quota]]:
+            found = directory.quotas(self.tenant, app, user)
             return [each for each in found if each[0][0] == self.scope]
 
+        def quotas(call: ReplayedCall) -> list[tuple[Holder, Quota]]:
+            return quotas_of(call.app, call.user)
+
+        for spending in self.spent:
+            for holder, held in quotas_of(*spending.owner[1:]):
+                contracts.spent(holder, held, spending.amount, spending.at)
         for number, call in enumerate(self.calls):
             now_s = call.accepted_at
             while running and running[0][0] <= now_s:
                 over = heapq.heappop(running)[2]
-                contracts.settle(over.call_id, quotas(over), over.tokens, 0, refund=over.refunded)
+                contracts.settle(
+                    over.call_id, quotas(over), over.tokens, over.cost, refund=over.refunded
+                )
             run = (call.app, call.run)
-            claim = Claim(call.tokens, 0, now_s, run in runs and not self.rates_cut_runs)
+            claim = Claim(call.tokens, call.cost, now_s, run in runs and not self.rates_cut_runs)
             if not contracts.check(quotas(call), claim, now_s).admitted:
                 rejected += now_s >= since
                 continue
@@ -193,14 +216,16 @@ def quota_preview(
     if len(calls) == MAX_ROWS:
         first = utc_time(calls[0].accepted_at + WINDOW_S)
         since = min(now, max(since, first))
+    subject = query.scope, tenant, query.app or "", query.user or ""
+    period = Quota(budget_duration=query.budget_duration)
     replay = QuotaReplay(
         tenant,
-        query.scope,
-        query.app or "",
-        query.user or "",
+        *(query.scope, query.app or "", query.user or ""),
         calls,
         list(_own(session, tenant, calls)) if query.scope == "app_user" else (),
         enforcement == "every_call",
+        query.budget_duration,
+        spent_before(session, ContractChanged(*subject, period), since.timestamp() - WINDOW_S),
     )
     proposed = {name: getattr(query, name) for name in LIMITS if getattr(query, name) is not None}
     return QuotaPreviewOut(
@@ -211,7 +236,12 @@ def quota_preview(
         rejected=_rejected(session, of_subject, since),
         limits={
             name: LimitPreviewOut(
-                limit=value, rejected=replay.rejected(name, value, since.timestamp())
+                limit=value,
+                rejected=replay.rejected(
+                    name,
+                    nano_of(value) if name == "max_budget" else value,
+                    since.timestamp(),
+                ),
             )
             for name, value in proposed.items()
         },
@@ -233,6 +263,7 @@ def _calls(
             LedgerCall.input_tokens + LedgerCall.system_tokens + LedgerCall.output_tokens,
             LedgerCall.outcome,
             LedgerCall.charged,
+            LedgerCall.cost,
         )
         .where(
             *of_subject,
@@ -253,8 +284,9 @@ def _calls(
             ended_at.timestamp(),
             tokens,
             outcome not in BILLED or not charged,
+            cost,
         )
-        for call_id, app, user, run, accepted_at, ended_at, tokens, outcome, charged in rows
+        for call_id, app, user, run, accepted_at, ended_at, tokens, outcome, charged, cost in rows
     ]
     found.reverse()
     return found

@@ -37,16 +37,32 @@ def test_an_alarm_appears_and_is_acknowledged_in_place(browser, operator, server
     assert "No alarms." in page.locator("tbody").inner_text()
 
 
-def cut_off(server, name):
+def cut_off(server, name, quota="contract"):
     """Return an app whose calls are rejected by a limit."""
     app = server.new_app(name=name)
     path = f"/v1/apps/{app['id']}?tenant={app['tenant_id']}"
-    server.call(server.admin_key, "PATCH", path, {"contract": {"rpm_limit": 1}})
+    server.call(server.admin_key, "PATCH", path, {quota: {"rpm_limit": 1}})
     call(server, app["api_key"], "ann")
     for _ in range(6):
         with pytest.raises(openai.RateLimitError):
             call(server, app["api_key"], "ann")
     return app
+
+
+def test_the_card_of_an_alarm_restores_the_limit_that_caused_it(operator, server):
+    app = cut_off(server, "wrong limit", "user_contract")
+    server.sample()
+    operator.open("/console/overview")
+    card = operator.page.locator(".incident", has_text="Calls of wrong limit are rejected")
+    card.get_by_text("Last change: user_contract.rpm_limit none → 1 by").wait_for()
+    card.get_by_role("button", name="Restore no limit").click()
+    dialog = operator.page.get_by_role("dialog")
+    dialog.get_by_text("Sets user_contract.rpm_limit from 1 to no limit for wrong limit").wait_for()
+    assert not operator.faults()
+    dialog.get_by_role("button", name="Restore no limit").click()
+    operator.page.wait_for_url("**/console/overview?done=limits")
+    operator.page.get_by_text("Limits restored; they apply from the next call.").wait_for()
+    call(server, app["api_key"], "ann")
 
 
 def test_the_status_line_names_the_open_alarms_of_its_viewer(browser, tmp_path):

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from chromium import NARROW
+from client_pages import path_of
 from database_proxy import proxied
 from gateway_server import ChildServer
 from postgres_process import new_database, new_template, running_postgres
@@ -63,6 +64,21 @@ def test_pages_show_what_is_in_memory_while_the_database_is_away(operator, serve
         assert text in operator.text(), name
         page.locator(".live.on").wait_for()
         assert not operator.faults(), name
+    run = f"/console/interactions/{app['tenant_id']}/{app['id']}"
+    for path, *texts in (
+        (f"{run}/run-7", "Only calls in progress are shown", "in progress", "ann", "not known"),
+        (f"{run}/ended", "Nothing of this run is in memory"),
+        (path_of(app, "ann"), "Share of the service", "Settings and quota of the user are in"),
+        (path_of(app, "nobody"), "No calls in the last half hour", "Settings and quota"),
+        (f"/console/clients/tenants/{app['tenant_id']}", "ann", "run-7", "apps and keys are in"),
+        (f"/console/clients/apps/{app['id']}", "research", "ann", "run-7", "profile and keys"),
+        ("/console/clients/apps/app_none", "No calls in the last half hour", "Ended runs are not"),
+    ):
+        assert operator.open(path) == 200, path
+        for text in texts:
+            assert text in operator.text(), (path, text)
+        assert not operator.faults(), path
+        assert operator.overflow() == 0, path
     operator.open("/console/overview")
     assert "not known" in page.locator("table.now tbody tr").first.inner_text(), "what is spent"
     operator.open("/console/interactions")
@@ -72,6 +88,31 @@ def test_pages_show_what_is_in_memory_while_the_database_is_away(operator, serve
     assert "This page needs the database, which does not answer since" in operator.text()
     proxy.restore()
     page.locator("#status .healthy").wait_for()  # this page has no stream
+
+
+def test_a_tenant_sees_its_own_alone_while_the_database_is_away(browser, server, proxy):
+    own, other = (server.new_app(name=name) for name in ("ours", "theirs"))
+    for app, user in ((own, "ann"), (other, "bob")):
+        server.call(app["api_key"], "POST", "/v1/interactions", {"id": "run-7", "user": user})
+        server.chat(app["api_key"], "hi", user=user)
+    with browser.visit(server.url) as visit, browser.visit(server.url) as admin:
+        visit.sign_in(own["tenant_key"]).open("/console/overview")
+        admin.sign_in(server.admin_key).open("/console/clients")
+        assert "theirs" in admin.text(), "its name is known from now on"
+        proxy.cut()
+        visit.page.locator("#status .degraded").wait_for()
+        tenant = own["tenant_id"]
+        for path in (
+            f"/console/clients/apps/{other['id']}",
+            f"/console/clients/{tenant}/{other['id']}/bob",
+            f"/console/interactions/{tenant}/{other['id']}/run-7",
+        ):
+            assert visit.open(path) == 200, path
+            assert not {"theirs", "in progress"} & set(visit.text().split()), path
+            assert visit.page.locator("table a, .tiles .badge, meter").count() == 0, path
+        assert visit.open(f"/console/clients/{other['tenant_id']}/{other['id']}/bob") == 404
+        assert visit.open(f"/console/clients/apps/{own['id']}") == 200
+        assert "ann" in visit.text()
 
 
 def test_a_page_shows_that_its_server_is_away_and_continues_by_itself(browser, process):

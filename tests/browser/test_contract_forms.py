@@ -102,6 +102,9 @@ def test_a_limit_shows_what_it_would_have_rejected_while_it_is_entered(browser, 
         form.get_by_text("would have rejected").wait_for(state="detached")
         form.get_by_label("Tokens per minute", exact=True).fill("1")
         form.get_by_text("1 would have rejected 3 of 3 accepted calls").wait_for()
+        form.get_by_label("Budget period", exact=True).fill("1mo")
+        form.get_by_label("Budget, USD", exact=True).fill("5")
+        form.get_by_text("5.00 USD would have rejected 0 of 3 accepted calls").wait_for()
     other = server.new_app(name="not previewed")
     query = f"/console/quota-preview?app={app['id']}&rpm_limit=1"
     with browser.visit(server.url) as visit:

@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 import openai
 import pytest
-from client_pages import MODEL, hold
+from client_pages import MODEL, call, hold
 
 ODD = [
     "a/b c?d=e#f%41&g",
@@ -53,7 +53,8 @@ def test_a_run_appears_is_opened_and_cancelled(operator, server, app):
     row.get_by_role("link", name="tale/one").click()
     page.wait_for_url(f"**{place(app, 'tale/one')}")
     page.locator(".graph svg").wait_for()
-    page.locator("tbody tr", has_text="running").locator("svg .ran.running").wait_for()
+    page.locator("tbody tr", has_text="running").wait_for()
+    page.locator("#gantt .ran.running").wait_for()
     page.get_by_role("button", name="Cancel run").click()
     page.wait_for_url("**?done=cancelled")
     with pytest.raises(openai.APIStatusError):
@@ -65,6 +66,29 @@ def test_a_run_appears_is_opened_and_cancelled(operator, server, app):
         "items"
     ]
     assert change["target"] == f"{app['id']}/tale/one"
+
+
+def test_the_graph_of_a_run_is_zoomed_by_keys_and_stays_so_while_it_changes(operator, server, app):
+    call(server, app["api_key"], "anna", extra_headers={"X-Interaction-Id": "zoomed"})
+    operator.open(place(app, "zoomed"))
+    ready(operator)
+    page, graph = operator.page, operator.page.locator("#graph")
+    drawn = graph.locator("svg").get_attribute("viewBox").split()
+    assert operator.text().count(" was waiting") == 1
+    graph.focus()
+    for key in ("+", "+", "ArrowRight", "ArrowDown", "-"):
+        page.keyboard.press(key)
+    zoomed = graph.locator("svg").get_attribute("viewBox")
+    x, y, width, height = map(float, zoomed.split())
+    assert [width, height] == pytest.approx([float(each) / 1.5 for each in drawn[2:]])
+    assert x > 0 < y
+    call(server, app["api_key"], "anna", extra_headers={"X-Interaction-Id": "zoomed"})
+    graph.get_by_text("2 calls").wait_for(state="attached")
+    assert graph.locator("svg").get_attribute("viewBox") == zoomed
+    page.get_by_role("button", name="Show all: graph").click()
+    shown = graph.locator("svg").get_attribute("viewBox").split()
+    assert float(shown[3]) >= float(drawn[3])
+    assert not graph.evaluate("each => each.matches('.zoomed')")
 
 
 def test_the_end_of_a_run_is_shown_live_in_the_list(browser, server, app):

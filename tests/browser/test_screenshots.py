@@ -7,16 +7,12 @@ once. The deep test has all four, and takes a picture of each page. This makes t
         tests/browser/test_screenshots.py
 """
 
-import io
-import os
-from pathlib import Path
-
 import pytest
 from chromium import NARROW, WIDE
 from client_pages import ODD, call, path_of
 from console_load import LIMIT, SMALL, Flood
 from page_server import PageServer
-from PIL import Image
+from pictures import keep, picture_of
 
 from fairserve.platform.console.navigation import navigation
 
@@ -39,11 +35,7 @@ PICTURES = {
 }
 """Pages that the guide has pictures of."""
 BUCKETS = 14
-COLOURS = 96
-MOST_PIXELS = 2200
 OPEN_DETAILS = "document.querySelectorAll('main details').forEach((each) => { each.open = true })"
-# Sticky elements at the edge of the window would be drawn inside a longer page.
-UNSTICK = "document.querySelectorAll('.bar').forEach((bar) => { bar.style.position = 'static' })"
 
 
 @pytest.fixture(scope="module")
@@ -131,26 +123,13 @@ def test_every_page_is_accessible(open_pages, size, dark):
 def test_pages_are_drawn(open_pages, size, dark):
     def see(visit, name):
         assert not visit.faults(), name
-        visit.page.evaluate(UNSTICK)
-        taken = visit.page.screenshot(full_page=True)
-        picture = Image.open(io.BytesIO(taken)).convert("RGB")
+        picture = picture_of(visit)
         shades = picture.convert("L")
         low, high = shades.getextrema()
         assert high - low > 100, f"{name} is empty"
         ground = shades.getpixel((2, picture.height - 2))
         assert ground < 60 if dark else ground > 200, name
         if name in PICTURES:
-            window = "wide" if size == WIDE else "narrow"
-            keep(picture, f"{name}-{window}-{'dark' if dark else 'light'}")
+            keep(picture, name, wide=size == WIDE, dark=dark)
 
     open_pages(size, dark, see)
-
-
-def keep(picture, name):
-    """Write a picture if the environment names a folder for it."""
-    folder = os.environ.get("FAIRSERVE_SCREENSHOTS")
-    if folder:
-        picture = picture.crop((0, 0, picture.width, min(picture.height, MOST_PIXELS)))
-        small = picture.quantize(COLOURS, dither=Image.Dither.NONE)
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        small.save(Path(folder) / f"{name}.png", optimize=True)

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import func, select
 
 from fairserve.platform.console.guard import COOKIE
+from fairserve.platform.console.pages.audit import differences
 from fairserve.platform.console.person import Person
 from fairserve.platform.console.sessions import begin, find
 from fairserve.platform.db.base import utc_now
@@ -81,6 +82,7 @@ FORMS = [
         "tenant.change",
     ),
     quota(TENANT, "contract", "tenant.change"),
+    Form("/console/audit/{entry}/restore", {}, {}, "tenant.change"),
     *actions(TENANT, "tenant", ("suspend", "change"), ("resume", "change")),
     *keys_of(TENANT, "tenant_key"),
     Form(
@@ -243,7 +245,7 @@ def world(management):
 def route_of(path):
     """Return the route that a path of the walk has."""
     path = path.partition("?")[0].replace("/a/", "/{worker_id}/").replace("team/zoé", "{user:path}")
-    for name in ("tenant", "app", "price", "webhook"):
+    for name in ("tenant", "app", "price", "webhook", "entry"):
         path = path.replace(f"{{{name}}}", f"{{{name}_id}}")
     return "POST " + re.sub(r"\{\w+_key\}", "{key_id}", path)
 
@@ -282,6 +284,7 @@ def test_every_form_keeps_the_contract(world):
                 kind = entry.action.partition(".")[0]
                 if kind in ("price", "webhook"):
                     world.ids[kind] = entry.target
+                world.ids["entry"] = entry.id
         seen += len(added)
     check_secrets(world, "".join(bodies))
 
@@ -297,6 +300,60 @@ def check_secrets(world, shown):
         log = json.dumps([(entry.before, entry.after) for entry in entries])
         for secret in (*keys, *secrets, *session.scalars(select(ApiKey.key_hash))):
             assert secret not in log
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "field", "more"),
+    [
+        ("PATCH", "/admin/tenants/{tenant}", "contract.rpm_limit", {}),
+        ("PATCH", "/v1/apps/{app}?tenant={tenant}", "user_contract.tpm_limit", {"weight": 3}),
+        ("PATCH", "/v1/apps/{app}?tenant={tenant}", "limits.user_rpm", {}),
+        ("PUT", "/admin/users/{tenant}/ann", "rpm", {"weight": 2, "blocked": True}),
+        ("PUT", "/admin/users/{tenant}/ann", "contract.max_budget", {"rpm": 7}),
+    ],
+)
+def test_a_wrong_limit_is_restored_unless_it_was_changed_since(world, method, path, field, more):
+    outer, _, name = field.rpartition(".")
+
+    def change(limit):
+        limits = {name: limit} | ({"budget_duration": "1d"} if name == "max_budget" else {})
+        body = {**more, outer: limits} if outer else {**more, name: limit}
+        held = world.management.call(world.management.admin_key, method, world.filled(path), body)
+        return held, (held[outer] if outer else held)[name]
+
+    def newest():
+        with world.management.state.session_factory() as session:
+            latest = select(AuditEntry).order_by(AuditEntry.at.desc(), AuditEntry.id.desc())
+            return session.scalars(latest.limit(1)).one()
+
+    before, _ = change(6000)
+    change(6)
+    world.ids["entry"] = newest().id
+    csrf, undo = world.sign_in("admin"), Form("/console/audit/{entry}/restore", {}, {}, "")
+    page = world.management.client.get("/console/audit").text
+    assert page.count(">Restore 6,000</button>") >= 2, "the button, and that of its dialog"
+    assert f"Sets {field} from 6 to 6,000 for" in page
+    assert world.post(undo, csrf).headers["location"] == "/console/audit?done=limits"
+    entry = newest()
+    assert entry.actor == ANNA
+    assert list(differences(entry.before, entry.after)) == [(field, 6, 6000)]
+    assert {**entry.after, "managed_by": None}.items() <= before.items()
+    answer = world.post(undo, csrf)
+    assert answer.status_code == 409
+    assert f"{field} is 6,000 now, not 6: it was changed since. Nothing was restored" in answer.text
+    assert newest().id == entry.id
+
+
+def test_a_change_without_limits_is_not_restored(world):
+    csrf = world.sign_in("admin")
+    form = next(form for form in FORMS if form.action == "tenant.change")
+    world.post(form, csrf)
+    with world.management.state.session_factory() as session:
+        entries = session.scalars(select(AuditEntry.id)).all()
+    for world.ids["entry"] in (*entries, "au_none"):
+        undo = Form("/console/audit/{entry}/restore", {}, {}, "")
+        assert world.post(undo, csrf).status_code == 404
+    assert "Restore " not in world.management.client.get("/console/audit").text
 
 
 def test_a_rejected_app_leaves_nothing_behind(world):

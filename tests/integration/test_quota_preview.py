@@ -6,6 +6,7 @@ from call_records import call_record
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.control.ledger_tables import upsert_calls
 from fairserve.platform.tuning import quota_preview
+from fairserve.throttling.quotas.periods import parse_duration
 
 
 @pytest.fixture
@@ -84,6 +85,23 @@ def test_each_subject_is_previewed_with_its_calls(management, world):
     management.call(management.admin_key, "PUT", path, {"contract": {"rpm_limit": 100}})
     found = preview(management, key, each_user=True, app=app["id"], rpm_limit=1)
     assert found["limits"]["rpm_limit"]["rejected"] == 1, "ann has a limit of her own"
+
+
+def test_a_budget_is_previewed_with_what_was_spent_before(management, world):
+    (one, app), (other, other_app) = world
+    nano = 10**9
+    write(management, one, app, 4, cost=nano)
+    write(management, one, app, 1, prefix="old", cost=3 * nano, accepted_at=utc_s() - 7300)
+    write(management, other, other_app, 9, prefix="foreign", cost=9 * nano)
+    whole = (
+        text
+        for text in ("12mo", "7d", "11d")
+        if parse_duration(text).bounds(utc_s())[0] < utc_s() - 7300
+    )
+    budget = {"budget_duration": next(whole), "app": app["id"]}
+    for limit, count in ((7, 0), (6.5, 1), (4, 3), (0, 4)):
+        found = preview(management, one["api_key"], max_budget=limit, **budget)
+        assert found["limits"] == {"max_budget": {"limit": limit, "rejected": count}}, limit
 
 
 def test_the_rows_are_bounded_and_the_answer_names_the_time(management, world, monkeypatch):

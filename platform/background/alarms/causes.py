@@ -26,7 +26,10 @@ LOOKED_BACK = timedelta(hours=24)
 MAX_ENTRIES = 20
 MAX_DIFFERENCES = 5
 _CALLS = ("calls_rejected", "calls_waiting", "calls_failing", "over_share")
-_LIMITS = ("limits", "contract", "rpm", "blocked", "parameters", "system", "suspended")
+_LIMITS = (
+    *("limits", "contract", "user_contract", "rpm"),
+    *("blocked", "parameters", "system", "suspended"),
+)
 """Beginnings of the names of fields that can cause rejections."""
 
 
@@ -81,6 +84,7 @@ def _change(session: Session, alarm: Alarm) -> dict[str, Any] | None:
             differences = []
         if differences or key.kind not in _CALLS:
             return {
+                "entry": entry.id,
                 "at": entry.at.timestamp(),
                 "actor": name or entry.actor,
                 "operator": entry.actor_key_id is None

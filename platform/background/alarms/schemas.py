@@ -40,6 +40,8 @@ class AlarmDifferenceOut(BaseModel):
 class AlarmChangeOut(BaseModel):
     """The last change before an alarm that touches it."""
 
+    entry: str | None
+    """Id of its entry in the audit log, for operators; null if an older server found it."""
     text: str
     at: datetime
     actor: str
@@ -109,6 +111,7 @@ def alarm_out(alarm: Alarm, tenant: str | None = None) -> AlarmOut:
         change=None
         if change is None
         else AlarmChangeOut(
+            entry=None if tenant is not None else change.get("entry"),
             text=change_text(change, alarm.opened_at, tenant),
             at=utc_time(change["at"]),
             actor="an operator" if tenant is not None and change["operator"] else change["actor"],

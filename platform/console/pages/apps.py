@@ -27,6 +27,7 @@ from fairserve.platform.console.guard import (
 )
 from fairserve.platform.console.lists import ListPart, asked, asked_in, filters, part_of, place
 from fairserve.platform.console.navigation import ConsolePage
+from fairserve.platform.console.owner_in_memory import page_in_memory
 from fairserve.platform.console.profile_form import profile_of, rows_of
 from fairserve.platform.console.quota_meters import Meters, meters_of
 from fairserve.platform.console.rendering import page
@@ -36,7 +37,8 @@ from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
 from fairserve.platform.db.profiles import ProfileSource
 from fairserve.platform.db.schemas import NamedTenantPaging, TenantPaging, TenantQuery
-from fairserve.platform.db.session import ReadSession, read_session
+from fairserve.platform.db.session import DatabaseUnavailableError, ReadSession, read_session
+from fairserve.platform.serving.in_database import in_database
 from fairserve.platform.tenancy.apps.schemas import (
     AppCreate,
     AppOut,
@@ -218,16 +220,19 @@ QuotaMeters = Annotated[Meters, Depends(_meters)]
 
 
 @router.get("/{app_id}")
-def show(
-    app_id: str,
-    request: Request,
-    viewer: AnyViewer,
-    owner: Owner,
-    options: Options,
-    meters: QuotaMeters,
+async def show(
+    app_id: str, request: Request, viewer: AnyViewer, options: Options, meters: QuotaMeters
 ) -> Response:
-    """Show one app, deleted or not."""
-    return _page(app_id, request, viewer, owner, options, meters)
+    """Show one app, deleted or not; while the database is away, what is in memory of it."""
+
+    def read() -> Response:
+        owner = _owner(app_id, request, viewer)
+        return _page(app_id, request, viewer, owner, options, meters)
+
+    try:
+        return await in_database(read)
+    except DatabaseUnavailableError:
+        return await page_in_memory(request, viewer, app=app_id)
 
 
 @router.get("/{app_id}/users")

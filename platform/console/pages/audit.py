@@ -1,20 +1,36 @@
-"""Page of the audit log: changes with their authors."""
+"""Page of the audit log: changes with their authors; changed limits can be restored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
-from fairserve.platform.console.guard import AnyViewer, scoped
+from fairserve.platform.console.guard import (
+    AdminViewer,
+    AnyViewer,
+    OwnForm,
+    acting_for,
+    not_there,
+    scoped,
+)
+from fairserve.platform.console.limit_changes import (
+    LimitChange,
+    effect_of,
+    restorable,
+    verb_of,
+)
 from fairserve.platform.console.lists import asked, filters, part_of, place
 from fairserve.platform.console.navigation import ConsolePage
+from fairserve.platform.console.pages.overview import page_of
 from fairserve.platform.console.rendering import page
+from fairserve.platform.console.restoring import restore
 from fairserve.platform.db.names import names_of
-from fairserve.platform.db.session import ReadSession
-from fairserve.platform.tenancy.audit.schemas import AuditQuery
+from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.db.session import ReadSession, WriteSession
+from fairserve.platform.tenancy.audit.schemas import AuditOut, AuditQuery
 from fairserve.platform.tenancy.audit.service import changes_page
 
 PAGE = ConsolePage("audit", "Audit", 90, "a")
@@ -33,11 +49,38 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
         viewer,
         "audit",
         given=given,
-        changes=[(change, [*differences(change.before, change.after)]) for change in found.items],
+        changes=[_shown(change) for change in found.items],
+        verb_of=verb_of,
+        effect_of=effect_of,
         names=names_of(session, tenants=ids, apps=ids, keys=ids),
         part=part_of(found),
         place=place(request),
     )
+
+
+@router.post("/{entry_id}/restore")
+def restore_limits(
+    entry_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
+) -> Response:
+    """Restore the limits that a change set, from here or from the page Now, which is shown again."""
+    entry = session.get(AuditEntry, entry_id)
+    limits = [] if entry is None else restorable(entry.action, _differences(entry))
+    if entry is None or not limits:
+        raise not_there(request)
+    restore(request, session, acting_for(viewer), entry, limits)
+    return RedirectResponse(f"{page_of(form, PAGE).path}?done=limits", status_code=303)
+
+
+def _differences(change: AuditOut | AuditEntry) -> list[tuple[str, Any, Any]]:
+    return list(differences(change.before, change.after))
+
+
+def _shown(
+    change: AuditOut,
+) -> tuple[AuditOut, Sequence[tuple[str, Any, Any]], Sequence[LimitChange]]:
+    """Return a change with its differences, and those of them that can be restored."""
+    fields = _differences(change)
+    return change, fields, restorable(change.action, fields)
 
 
 def differences(before: Any, after: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -1,14 +1,19 @@
-"""Page of one client: its service and entitled share, and the settings of its user."""
+"""Page of one client: its service and entitled share, and the settings of its user.
+
+While the database is away, the page is without the settings.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import orjson
 from fastapi import APIRouter, Depends, Path, Request
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
@@ -27,11 +32,11 @@ from fairserve.platform.console.guard import (
 from fairserve.platform.console.quota_meters import Meters, meters_of
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
-from fairserve.platform.db.names import names_of
 from fairserve.platform.db.schemas import UserId
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.flooding import share_sign
@@ -70,12 +75,15 @@ def _client(
     viewer: AnyViewer,
 ) -> ShownClient:
     scoped(viewer, tenant_id, request)
-    with request.app.state.session_factory() as session:
-        read_only(session)
-        app = session.get(App, app_id)
+    state, sharer = request.app.state, viewer.principal.sharer
+    apps = (app_id,) if viewer.is_admin else ()
+    with suppress(OperationalError), state.session_factory() as session:
+        app = read_only(session).get(App, app_id)
         if app is None or app.tenant_id != tenant_id:
             raise not_there(request)
-        names = names_of(session, tenants=(tenant_id,), apps=(app_id,))
+        apps = (app_id,)  # of the viewer
+    console: ConsoleState = state.console
+    names = console.names.read(state.session_factory, sharer, tenants=(tenant_id,), apps=apps)
     return ShownClient(tenant_id, app_id, user, names)
 
 
@@ -201,7 +209,8 @@ def _shown(
     given: Mapping[str, str],
     wrong: forms.Wrong,
 ) -> Response:
-    with request.app.state.session_factory() as session:
+    settings = None
+    with suppress(OperationalError), request.app.state.session_factory() as session:
         settings = read_user(client.tenant, client.user, read_only(session))
     return page(
         request,

@@ -1,15 +1,19 @@
-"""Page of one run: its usage, its live graph, and its cancellation."""
+"""Page of one run: when its calls waited and ran, its live graph, its usage, and its cancellation.
+
+While the database is away it has the state of a live run and its calls in progress, which are in memory.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Query, Request
 from markupsafe import Markup
+from sqlalchemy.exc import OperationalError
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.interactions.tracking.identity import core_run_id
@@ -18,14 +22,15 @@ from fairserve.platform.console.guard import AnyViewer, OwnForm, not_there, scop
 from fairserve.platform.console.lists import ListPart
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
 from fairserve.platform.control.port import ControlPort
+from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
-from fairserve.platform.db.names import names_of
 from fairserve.platform.db.session import DatabaseUnavailableError
 from fairserve.platform.serving.interactions.drawing import draw
-from fairserve.platform.serving.interactions.graph_view import GraphOut, NodeOut
+from fairserve.platform.serving.interactions.graph_view import MAX_NODES, GraphOut, NodeOut
 from fairserve.platform.serving.interactions.repository import MAX_CALLS
 from fairserve.platform.serving.interactions.schemas import InteractionOut
 from fairserve.platform.serving.interactions.service import (
@@ -43,8 +48,6 @@ REDRAW_S = 1.0
 """Minimum seconds between two drawings of a run."""
 REST = 9.0
 """Pause after the drawing of a run, as a multiple of its duration."""
-DRAWN = 500
-"""Calls that a drawing shows: the page of the table is among them."""
 PER_PAGE = 50
 """Calls of a page of the table."""
 BAR = 1000.0
@@ -56,161 +59,188 @@ LEAST_BAR = 3.0
 class TimeBar(NamedTuple):
     """The time of a call in its run, in units of :data:`BAR`."""
 
+    node: NodeOut
     begin: float
     waited: float
     ran: float
 
 
-def time_bar(node: NodeOut, span_s: float) -> TimeBar | None:
-    """Return the bar of a call; None for a node without one, and where the run took no time."""
-    if node.begin_s is None or node.duration_s is None or not span_s:
-        return None
-    unit = BAR / span_s
-    ran_s = max(0.0, node.duration_s - node.waited_s)
-    ran = max(LEAST_BAR, ran_s * unit) if ran_s else 0.0
-    return TimeBar(node.begin_s * unit, node.waited_s * unit, ran)
+def time_bars(graph: GraphOut) -> list[TimeBar]:
+    """Return the bars of the calls that took time, in their order."""
+    bars = []
+    for node in graph.nodes:
+        if node.begin_s is not None and node.duration_s is not None and graph.span_s:
+            unit = BAR / graph.span_s
+            ran_s = max(0.0, node.duration_s - node.waited_s)
+            ran = max(LEAST_BAR, ran_s * unit) if ran_s else 0.0
+            bars.append(TimeBar(node, node.begin_s * unit, node.waited_s * unit, ran))
+    return bars
 
 
-def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> Interactions:
-    """Return the runs of one of the viewer's apps; operators have access to all apps."""
-    scoped(viewer, tenant_id, request)
-    state = request.app.state
-    with state.session_factory() as session:
-        app = read_only(session).get(App, app_id)
-    if app is None or app.tenant_id != tenant_id:
-        raise not_there(request)
-    return Interactions(state.runs, tenant_id, app_id)
+class SeenRun(NamedTuple):
+    """A run with those of its calls that are drawn."""
+
+    run: InteractionOut
+    graph: GraphOut
+    held: bool
+    """True if it waits for memory."""
+    whole: bool
+    """False while the database, which has the ended calls, is away."""
+
+    @property
+    def final(self) -> bool:
+        """Return whether it has ended, and all of it is known."""
+        return self.whole and self.run.ended_at is not None
 
 
-Runs = Annotated[Interactions, Depends(_runs)]
-Offset = Annotated[int, Query(ge=0, le=MAX_CALLS)]
-"""Number of calls before the page."""
+class RunPath(NamedTuple):
+    """The run that a URL names, and the page of its calls."""
+
+    tenant: str
+    app: str
+    run: str
+    offset: int = 0
+    """Number of calls before the page."""
+
+    @property
+    def own(self) -> str:
+        """Return the end of the page's path."""
+        return "/".join(map(part, self[:3]))
+
+    @property
+    def core_id(self) -> str:
+        """Return control's id of the run."""
+        return core_run_id(self.app, self.run)
 
 
-@router.get(f"/stream/{OF_RUN}")
-async def follow(
+def _path(
     tenant_id: str,
     app_id: str,
     run_id: str,
-    request: Request,
-    viewer: AnyViewer,
-    runs: Runs,
-    offset: Offset = 0,
-) -> Response:
+    offset: Annotated[int, Query(ge=0, le=MAX_CALLS)] = 0,
+) -> RunPath:
+    return RunPath(tenant_id, app_id, run_id, offset)
+
+
+Path = Annotated[RunPath, Depends(_path)]
+
+
+def _runs(path: Path, viewer: AnyViewer, request: Request) -> Interactions:
+    """Return the runs of one of the viewer's apps; operators have access to all apps."""
+    scoped(viewer, path.tenant, request)
+    state = request.app.state
+    with state.session_factory() as session:
+        app = read_only(session).get(App, path.app)
+    if app is None or app.tenant_id != path.tenant:
+        raise not_there(request)
+    return Interactions(state.runs, path.tenant, path.app)
+
+
+def _shown_runs(path: Path, viewer: AnyViewer, request: Request) -> Interactions:
+    """Return the same to read them, also while the database, which knows whose app it is, is away."""
+    try:
+        return _runs(path, viewer, request)
+    except OperationalError:
+        return Interactions(request.app.state.runs, path.tenant, path.app)
+
+
+Runs = Annotated[Interactions, Depends(_runs)]
+ShownRuns = Annotated[Interactions, Depends(_shown_runs)]
+
+
+@router.get(f"/stream/{OF_RUN}")
+async def follow(path: Path, request: Request, viewer: AnyViewer, runs: ShownRuns) -> Response:
     """Send the page's live part when it changes, until the run has ended."""
     control: ControlPort = request.app.state.control
-    await runs.get(run_id)
+    await _read(control, runs, path)
 
     async def pieces() -> AsyncIterator[bytes]:
-        core_id, sharer = core_run_id(app_id, run_id), viewer.principal.sharer
-        with latest(partial(control.follow_run, core_id, sharer=sharer)) as updates:
+        sharer, shown = viewer.principal.sharer, ""
+        with latest(partial(control.follow_run, path.core_id, sharer=sharer)) as updates:
             while True:
                 began_s = time.monotonic()
-                try:
-                    run = await runs.get(run_id)
-                    graph = await _graph(runs, run_id, offset)
-                except DatabaseUnavailableError:
-                    yield KEEP_ALIVE
-                    await asyncio.sleep(POLL_INTERVAL_S)
-                    continue
-                text = await asyncio.to_thread(_part, viewer, tenant_id, app_id, run, graph, offset)
-                yield event("run", text)
-                if run.ended_at is not None:
+                seen = await _read(control, runs, path)
+                text = await asyncio.to_thread(_part, request, viewer, path, seen)
+                yield event("run", text) if text != shown else KEEP_ALIVE
+                shown = text
+                if seen is not None and seen.final:
                     yield event("ended", "")
                     return
                 await asyncio.sleep(max(REDRAW_S, REST * (time.monotonic() - began_s)))
                 while await updates.next(POLL_INTERVAL_S) is None:
                     yield KEEP_ALIVE
+                    if seen is None or not seen.whole:
+                        break  # the database may answer again
 
     return stream(request, viewer, pieces)
 
 
 @router.post(f"/cancel/{OF_RUN}")
 async def cancel(
-    tenant_id: str,
-    app_id: str,
-    run_id: str,
-    request: Request,
-    viewer: AnyViewer,
-    form: OwnForm,
-    runs: Runs,
+    path: Path, request: Request, viewer: AnyViewer, form: OwnForm, runs: Runs
 ) -> Response:
     """Cancel the run with all its calls."""
     if viewer.is_admin:
-        await cancel_for_operator(request.app.state.runs, viewer.principal, app_id, run_id)
+        await cancel_for_operator(request.app.state.runs, viewer.principal, path.app, path.run)
     else:
-        await runs.cancel(run_id)
-    own = f"/console/interactions/{_own(tenant_id, app_id, run_id)}"
-    return RedirectResponse(f"{own}?done=cancelled", status_code=303)
+        await runs.cancel(path.run)
+    return RedirectResponse(f"/console/interactions/{path.own}?done=cancelled", status_code=303)
 
 
 @router.get(f"/{OF_RUN}")
-async def show(
-    tenant_id: str,
-    app_id: str,
-    run_id: str,
-    request: Request,
-    viewer: AnyViewer,
-    runs: Runs,
-    offset: Offset = 0,
-) -> Response:
+async def show(path: Path, request: Request, viewer: AnyViewer, runs: ShownRuns) -> Response:
     """Show the run, and a page of its calls."""
-    run = await runs.get(run_id)
-    graph = await _graph(runs, run_id, offset)
+    state = request.app.state
+    seen = await _read(state.control, runs, path)
+    console: ConsoleState = state.console
 
     def draw_page() -> Response:
-        values = _values(tenant_id, app_id, run, graph, offset)
-        with request.app.state.session_factory() as session:
-            names = names_of(read_only(session), apps=[app_id])
-        return page(
-            request,
-            viewer,
-            "run",
-            own=_own(tenant_id, app_id, run_id),
-            app_name=names.get(app_id, app_id),
-            offset=offset,
-            **values,
-        )
+        names: Mapping[str, str] = {}
+        if seen is not None:  # else nothing shows that the app is the tenant's
+            sharer = viewer.principal.sharer
+            names = console.names.read(state.session_factory, sharer, apps=[path.app])
+        app_name = names.get(path.app, path.app)
+        values = _values(request, path, seen)
+        return page(request, viewer, "run", app_name=app_name, **values)
 
     return await asyncio.to_thread(draw_page)
 
 
-def _own(*ids: str) -> str:
-    return "/".join(map(part, ids))
+async def _read(control: ControlPort, runs: Interactions, path: RunPath) -> SeenRun | None:
+    """Return the run with the part of its graph beside a page of calls.
+
+    None if the database is away and nothing of it is in memory.
+    """
+    held = bool(control.held_runs([path.core_id]))
+    first = path.offset - path.offset % MAX_NODES
+    try:
+        graph = await runs.graph(path.run, offset=first)
+        return SeenRun(await runs.get(path.run), graph, held, whole=True)
+    except DatabaseUnavailableError:
+        found = await runs.from_memory(path.run, offset=first)
+        return None if found is None else SeenRun(*found, held, whole=False)
 
 
-async def _graph(runs: Interactions, run_id: str, offset: int) -> GraphOut:
-    """Return the part of the graph that is drawn beside a page of calls."""
-    return await runs.graph(run_id, limit=DRAWN, offset=offset - offset % DRAWN)
+def _part(request: Request, viewer: Viewer, path: RunPath, seen: SeenRun | None) -> str:
+    return render("run_part", viewer=viewer, **_values(request, path, seen))
 
 
-def _part(
-    viewer: Viewer,
-    tenant_id: str,
-    app_id: str,
-    run: InteractionOut,
-    graph: GraphOut,
-    offset: int,
-) -> str:
-    return render("run_part", viewer=viewer, **_values(tenant_id, app_id, run, graph, offset))
-
-
-def _values(
-    tenant_id: str, app_id: str, run: InteractionOut, graph: GraphOut, offset: int
-) -> dict[str, Any]:
+def _values(request: Request, path: RunPath, seen: SeenRun | None) -> dict[str, Any]:
+    values: dict[str, Any] = {"path_of_run": path, "seen": seen}
+    if seen is None:
+        return values
+    graph, offset = seen.graph, path.offset
     picture = draw(graph)
-    first = offset - graph.offset
-    shown = graph.nodes[first : first + PER_PAGE]
+    rows = graph.nodes[offset - graph.offset :][:PER_PAGE]
+    end = offset + len(rows)
     return {
-        "tenant_id": tenant_id,
-        "app_id": app_id,
-        "run": run,
-        "graph": graph,
-        "rows": [(node, time_bar(node, graph.span_s)) for node in shown],
-        "calls": ListPart(
-            offset, PER_PAGE, len(shown), graph.total, offset + len(shown) < graph.total
-        ),
-        "place": f"/console/interactions/{_own(tenant_id, app_id, run.id)}?",
+        **values,
+        "bars": time_bars(graph),
+        "lasted_s": ((seen.run.ended_at or utc_now()) - seen.run.opened_at).total_seconds(),
+        "rows": rows,
+        "calls": ListPart(offset, PER_PAGE, len(rows), graph.total, end < graph.total),
+        "place": f"/console/interactions/{path.own}?",
+        "money_unit": request.app.state.settings.tenancy.currency,
         # The library escapes all texts.
         "picture": Markup(picture[picture.index("<svg") :]),  # noqa: S704
     }

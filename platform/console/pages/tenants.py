@@ -17,11 +17,13 @@ from fairserve.platform.console.forms import NOTHING, contract_of
 from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
 from fairserve.platform.console.lists import asked, filters, part_of, place
 from fairserve.platform.console.navigation import ConsolePage
+from fairserve.platform.console.owner_in_memory import page_in_memory
 from fairserve.platform.console.quota_meters import Meters, meters_of
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging
-from fairserve.platform.db.session import read_session
+from fairserve.platform.db.session import DatabaseUnavailableError, read_session
+from fairserve.platform.serving.in_database import in_database
 from fairserve.platform.tenancy.apps.service import all_apps_page
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
 from fairserve.platform.tenancy.tenants.schemas import TenantCreate, TenantPatch
@@ -72,9 +74,14 @@ def create(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
 
 
 @router.get("/{tenant_id}")
-def show(tenant_id: str, request: Request, viewer: AdminViewer, meters: QuotaMeters) -> Response:
-    """Show one tenant, deleted or not, and its first apps."""
-    return _page(tenant_id, request, viewer, meters)
+async def show(
+    tenant_id: str, request: Request, viewer: AdminViewer, meters: QuotaMeters
+) -> Response:
+    """Show one tenant, deleted or not, and its first apps; without the database what is in memory."""
+    try:
+        return await in_database(_page, tenant_id, request, viewer, meters)
+    except DatabaseUnavailableError:
+        return await page_in_memory(request, viewer, tenant=tenant_id)
 
 
 @router.post("/{tenant_id}")

@@ -1,8 +1,9 @@
 """Draw the graph of a run: stages as columns, colour by state, tokens and times on the nodes.
 
 Every shape has a class, so that a page which embeds the picture can colour it for its own ground.
-Texts of clients go into text nodes only, where the library escapes them. Within a column a call stands
-near its parents. Weakness: edges that skip stages pass behind the nodes between.
+Texts of clients go into text nodes only, where the library escapes them. Within a column a call is near
+its parents; a stage of many calls takes several columns, so that the picture of a wide run is no tower.
+Weakness: edges that skip columns pass behind the nodes between. Cost: 0.3 ms a call.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import drawsvg
 
 from fairserve.platform.serving.interactions.graph_view import GraphOut, NodeOut
 
-MOST_DRAWN = 500
+MOST_DRAWN = 1_000
 MOST_EDGES = 4_000
+MOST_ROWS = 50
+"""Calls of a column."""
 WIDTH, HEIGHT = 176, 58
 GAP_X, GAP_Y, MARGIN, HEAD = 64, 18, 24, 60
 
@@ -44,11 +47,14 @@ def draw(graph: GraphOut) -> str:
     """
     nodes = graph.nodes[:MOST_DRAWN]
     places = _places(nodes, graph.edges)
-    columns = max((node.stage for node in nodes), default=1)
-    rows = max((round((y - HEAD) / (HEIGHT + GAP_Y)) + 1 for _, y in places.values()), default=1)
-    width = 2 * MARGIN + columns * WIDTH + (columns - 1) * GAP_X
-    height = HEAD + rows * (HEIGHT + GAP_Y) + MARGIN
-    picture = drawsvg.Drawing(max(width, 560), height, font_family="system-ui, sans-serif")
+    width = max((x for x, _ in places.values()), default=0) + WIDTH + MARGIN
+    height = max((y for _, y in places.values()), default=HEAD) + HEIGHT + GAP_Y + MARGIN
+    picture = drawsvg.Drawing(
+        max(width, 560),
+        height,
+        font_family="system-ui, sans-serif",
+        preserveAspectRatio="xMinYMin",
+    )
     picture.append(drawsvg.Rectangle(0, 0, "100%", "100%", fill="#ffffff", class_="ground"))
     edges = [edge for edge in graph.edges if edge[0] in places and edge[1] in places]
     _head(picture, graph, len(nodes), max(0, len(edges) - MOST_EDGES))
@@ -64,26 +70,27 @@ def _places(nodes: Sequence[NodeOut], edges: Sequence[tuple[str, str]]) -> dict[
     parents: dict[str, list[str]] = defaultdict(list)
     for parent, child in edges:
         parents[child].append(parent)
-    columns: dict[int, list[NodeOut]] = defaultdict(list)
+    stages: dict[int, list[NodeOut]] = defaultdict(list)
     for node in nodes:
-        columns[node.stage].append(node)
+        stages[node.stage].append(node)
     rows: dict[str, int] = {}
-    for stage in sorted(columns):
+    places: dict[str, Place] = {}
+    left = MARGIN
+    for stage in sorted(stages):
         beside = {
             node.id: mean([rows[p] for p in parents[node.id] if p in rows] or [0])
-            for node in columns[stage]
+            for node in stages[stage]
         }
-        free = 0
-        for node in sorted(columns[stage], key=lambda each: beside[each.id]):
-            rows[node.id] = max(free, round(beside[node.id]))
-            free = rows[node.id] + 1
-    return {
-        node.id: (
-            MARGIN + (node.stage - 1) * (WIDTH + GAP_X),
-            HEAD + rows[node.id] * (HEIGHT + GAP_Y),
-        )
-        for node in nodes
-    }
+        ordered = sorted(stages[stage], key=lambda each: beside[each.id])
+        for first in range(0, len(ordered), MOST_ROWS):
+            column = ordered[first : first + MOST_ROWS]
+            free, last = 0, MOST_ROWS - len(column)
+            for number, node in enumerate(column):
+                rows[node.id] = max(free, min(round(beside[node.id]), last + number))
+                free = rows[node.id] + 1
+                places[node.id] = (left, HEAD + rows[node.id] * (HEIGHT + GAP_Y))
+            left += WIDTH + GAP_X
+    return places
 
 
 def _head(picture: drawsvg.Drawing, graph: GraphOut, drawn: int, edges_left_out: int) -> None:

@@ -7,6 +7,7 @@ call only for those of the page.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from decimal import Decimal
 from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeAlias
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 
 from fairserve.interactions.call import ServiceTier
 from fairserve.interactions.tracking.run import MOST_PARENTS
+from fairserve.platform.base.money import NANO, Amount
 from fairserve.platform.control.messages import CallRecord, CallView
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.schemas import MAX_PAGE
@@ -93,6 +95,8 @@ class GraphOut(BaseModel):
     """Seconds from the arrival of the first call to the end of the last one so far."""
     waited_s: float
     """Seconds of them in which calls waited for a worker and none ran."""
+    cost: Amount
+    """Cost of its ended calls, in the deployment's currency."""
     nodes: list[NodeOut]
     edges: list[tuple[str, str]]
     total: int
@@ -160,6 +164,7 @@ def graph_of(
         ),
         span_s=round(span_s, 6),
         waited_s=round(waited_s, 6),
+        cost=Decimal(sum(row.cost for row in ended)) / NANO,
         nodes=[nodes[number].shown(names[number]) for number in page],
         edges=[(names[parent], names[number]) for number in page for parent in parents[number]],
         total=len(nodes),

@@ -88,6 +88,7 @@ GRAPH_COLUMNS = (
     LedgerCall.cached_tokens,
     LedgerCall.output_tokens,
     LedgerCall.reasoning_tokens,
+    LedgerCall.cost,
     LedgerCall.error,
 )
 

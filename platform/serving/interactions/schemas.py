@@ -47,7 +47,7 @@ class InteractionQuery(Paging, OwnerQuery):
 
 
 class GraphQuery(OwnerQuery):
-    """Format of a run's graph, and the page of its calls; a picture has at most 500."""
+    """Format of a run's graph, and the page of its calls; a picture has at most 1,000."""
 
     format: Literal["json", "svg"] = "json"
     limit: int = Field(MAX_NODES, ge=1, le=MAX_NODES)

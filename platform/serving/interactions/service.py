@@ -90,7 +90,7 @@ class Interactions:
         return found
 
     async def _find(self, run_id: str) -> InteractionOut:
-        view = await self._control.interaction(core_run_id(self._app, checked(run_id)))
+        view = await self._live(run_id)
         if view is not None:
             return of_view(view)
         row = await in_database(repository.find, self._sessions, self._tenant, self._app, run_id)
@@ -98,12 +98,32 @@ class Interactions:
             raise _not_found()
         return of_row(row)
 
+    async def _live(self, run_id: str) -> RunView | None:
+        """Return a run that control has; another tenant's is none."""
+        view = await self._control.interaction(core_run_id(self._app, checked(run_id)))
+        return view if view is not None and view.tenant == self._tenant else None
+
+    async def from_memory(
+        self, run_id: str, *, offset: int = 0
+    ) -> tuple[InteractionOut, GraphOut] | None:
+        """Return what control has of a run: its state, and its calls in progress; None if nothing.
+
+        Needs no database. The app need not be known to be the tenant's.
+        """
+        view = await self._live(run_id)
+        if view is None:
+            return None
+        live = await self._control.interaction_calls(view.interaction_id)
+        run = of_view(view)
+        return run, graph_of(run_id, run.state, run.user, (), live, offset=offset)
+
     async def graph(self, run_id: str, *, limit: int = MAX_NODES, offset: int = 0) -> GraphOut:
         """Return a page of the calls of a run, and the figures of all of them.
 
         Raises NotFoundError, and UnavailableError while the database is away.
         """
         core_id = core_run_id(self._app, checked(run_id))
+        await in_database(self._sessions)  # raises at once while the database is known to be away
         live = await self._control.interaction_calls(core_id)
         # A call that ended a moment ago is in the journal only: it is to be in one of the two.
         if not await asyncio.to_thread(self._ledger.flush, FLUSH_S):

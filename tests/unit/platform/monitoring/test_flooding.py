@@ -1,14 +1,20 @@
 """Test the badges of clients that flood."""
 
+import asyncio
+
 import pytest
 
 from fairserve.platform.monitoring.client_views import ClientView
-from fairserve.platform.monitoring.flooding import Totals, floods, share_sign, signs, totals, worst
+from fairserve.platform.monitoring.flooding import Totals, floods, share_sign, signs, worst
 
-NOTHING = Totals(0, 0)
+NOTHING = Totals({}, 0)
 
 
-def client(user="u", *, got=None, due=None, queued=0, refused=0):
+def of_queue(calls, refused=0):
+    return Totals({"m": calls}, refused)
+
+
+def client(user="u", *, got=None, due=None, queued=0, refused=0, **more):
     return ClientView(
         tenant="t",
         app="a",
@@ -20,6 +26,7 @@ def client(user="u", *, got=None, due=None, queued=0, refused=0):
         entitled_share=due,
         weight=1.0,
         queued_calls=queued,
+        queued_by_model={"m": queued, **more},
         running_calls=0,
         refused_calls=refused,
         blocked=False,
@@ -52,21 +59,21 @@ def test_a_share_far_above_the_entitlement_has_a_badge(got, due, tone):
 
 def test_holding_most_of_the_queue_is_flooding_even_with_fair_service():
     fair = client(got=0.5, due=0.5, queued=30)
-    assert [sign.words for sign in signs(fair, Totals(40, 0))] == ["75.0 % of the queue"]
-    assert not floods(fair, Totals(100, 0))
-    assert not floods(client(queued=3), Totals(3, 0)), "a short queue is none"
+    assert [sign.words for sign in signs(fair, of_queue(40))] == ["75.0 % of the queue of m"]
+    assert not floods(fair, of_queue(100))
+    assert not floods(client(queued=3), of_queue(3)), "a short queue is none"
     assert not signs(fair, NOTHING)
 
 
 def test_rejections_alone_have_a_badge_but_are_not_flooding():
     refused = client(refused=1500)
-    assert [sign.words for sign in signs(refused, Totals(0, 1600))] == ["1,500 calls rejected"]
-    assert not floods(refused, Totals(0, 1600))
-    assert not signs(client(refused=9), Totals(0, 9))
+    assert [sign.words for sign in signs(refused, of_queue(0, 1600))] == ["1,500 calls rejected"]
+    assert not floods(refused, of_queue(0, 1600))
+    assert not signs(client(refused=9), of_queue(0, 9))
 
 
 def test_clients_are_listed_once_worst_first():
-    of_all = Totals(40, 0)
+    of_all = of_queue(40)
     large, larger = client("a", got=0.4, due=0.1), client("b", got=0.6, due=0.1)
     waiting, good = client("c", queued=40), client("d", got=0.1, due=0.1)
     ranked = worst([large, larger, good, waiting, larger], of_all, 3)
@@ -76,8 +83,30 @@ def test_clients_are_listed_once_worst_first():
 
 def test_badges_of_a_client_are_sorted_by_severity():
     both = client(got=0.9, due=0.1, queued=20, refused=100)
-    assert [sign.tone for sign in signs(both, Totals(20, 100))] == ["bad", "bad", "warn"]
+    assert [sign.tone for sign in signs(both, of_queue(20, 100))] == ["bad", "bad", "warn"]
 
 
-def test_totals_cover_both_lists():
-    assert totals([client(queued=3), client(queued=2)], [client(refused=7)]) == (5, 7)
+def test_the_queue_of_a_model_is_that_of_its_calls_alone():
+    of_all = Totals({"m": 1000, "small": 40}, 0)
+    assert [sign.words for sign in signs(client(small=36), of_all)] == [
+        "90.0 % of the queue of small"
+    ]
+    assert not floods(client(queued=300, small=19), of_all), "most of all queues, and of none"
+
+
+async def test_the_queues_of_a_tenant_are_its_own(world):
+    for number in range(2):
+        await world.submit("h", run=f"held-{number}", user="held")
+    tasks = [
+        await world.submitted("w", run=f"wait-{user}", user=user, tenant=tenant, app=tenant)
+        for user, tenant in (("ann", "t"), ("ben", "t"), ("cat", "other"))
+    ]
+    clients = world.monitoring.clients
+    assert list(clients.queues(None).values()) == [3]
+    (own,) = clients.queues("t").items()
+    assert own[1] == 2
+    assert clients.page("t", limit=9, query="ann").items[0].queued_by_model == {own[0]: 1}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert clients.queues(None) == {}

@@ -1,11 +1,13 @@
 """A preview of a limit: the core's quotas over the calls of the last hour."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.platform.tuning.quota_preview import QuotaReplay, ReplayedCall
-from fairserve.scheduling.events import ContractChanged
+from fairserve.scheduling.events import BudgetSpent, ContractChanged
 from fairserve.throttling.quotas.contracts import WINDOW_S
 from fairserve.throttling.quotas.quota import Quota
 
@@ -65,6 +67,19 @@ def test_a_users_own_limit_replaces_that_of_each_user():
     assert rejected(calls(0, 1), "rpm_limit", 1, scope="app_user", own=own) == 0
     other = [ContractChanged("user", "t", "", "v", Quota(rpm_limit=100))]
     assert rejected(calls(0, 1), "rpm_limit", 1, scope="app_user", own=other) == 1
+
+
+@pytest.mark.parametrize("scope", ["tenant", "app", "app_user", "user"])
+def test_a_budget_begins_with_what_its_period_has_spent(scope):
+    # The period of an hour ends before the third call. A call costs 10, and the budget is 25.
+    hour, found = 3 * 3600 - START, calls(0, 1, 2, cost=10)
+    found += calls(hour, hour + 1, hour + 2, cost=10)
+    spent = [BudgetSpent(("t", "a", "u"), 6, 2 * 3600, scope)]
+    more = {"scope": scope, "budget_duration": "1h"}
+    assert rejected(found, "max_budget", 25, **more) == 2
+    assert rejected(found, "max_budget", 25, spent=spent, **more) == 3
+    assert rejected(found, "max_budget", 25, spent=[replace(spent[0], amount=26)], **more) == 4
+    assert rejected(found, "max_budget", 30, **more) == 0
 
 
 @given(st.lists(st.integers(0, 600), max_size=40), st.integers(1, 10))

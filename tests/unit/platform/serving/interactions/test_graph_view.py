@@ -1,7 +1,9 @@
 """A run is shown as a graph, and as a picture in which client texts are never markup."""
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -15,7 +17,13 @@ from fairserve.interactions.programs.program_run import ProgramRun
 from fairserve.interactions.tracking.graph import InteractionGraph
 from fairserve.platform.control.messages import CallView
 from fairserve.platform.db.ledger import LedgerCall
-from fairserve.platform.serving.interactions.drawing import COLOURS, MOST_DRAWN, MOST_EDGES, draw
+from fairserve.platform.serving.interactions.drawing import (
+    COLOURS,
+    MOST_DRAWN,
+    MOST_EDGES,
+    MOST_ROWS,
+    draw,
+)
 from fairserve.platform.serving.interactions.graph_shape import shape_of, time_waited
 from fairserve.platform.serving.interactions.graph_view import graph_of
 from fairserve.platform.serving.interactions.repository import GRAPH_COLUMNS
@@ -45,6 +53,7 @@ def row(key, parents=(), *, stage=1, at=0.0, duration_s=1.0, **more):
         "cached_tokens": 4,
         "output_tokens": 7,
         "reasoning_tokens": 3,
+        "cost": 250_000_000,
         "service_tier": "flex",
         "error": "",
     }
@@ -81,6 +90,7 @@ def test_the_graph_has_calls_edges_and_the_critical_path():
     assert (found.stages, found.parallelism) == (3, 2)
     assert found.critical_path.calls == ["plan", "right", "sum"]
     assert found.critical_path.duration_s == 5.0
+    assert found.cost == Decimal("0.75")
     first, *_, last = found.nodes
     assert first.model_dump() == {
         "id": "plan",
@@ -191,6 +201,18 @@ def test_stages_are_columns_without_overlaps():
     assert all(0 <= x <= width - 170 and 0 <= y <= height - 50 for x, y in boxes)
     assert "12 (4 cached) + 7 tokens" in texts(draw(found))
     assert "1.0 s, waited 250 ms" in texts(draw(found))
+
+
+def test_a_stage_of_many_calls_takes_several_columns():
+    size = 3 * MOST_ROWS
+    workers = [row(f"w{n:03}", ["plan"], stage=2, at=1 + n / 100) for n in range(size)]
+    last = row("sum", [each.name for each in workers[-64:]], stage=3, at=9)
+    root = ElementTree.fromstring(draw(graph([row("plan"), *workers, last])))
+    boxes = [box for box in root.iter(f"{SVG}rect") if box.find(f"{SVG}title") is not None]
+    places = Counter(float(box.get("x")) for box in boxes)
+    assert [places[x] for x in sorted(places)] == [1, *[MOST_ROWS] * 3, 1]
+    assert len({(box.get("x"), box.get("y")) for box in boxes}) == size + 2
+    assert len({box.get("y") for box in boxes}) == MOST_ROWS
 
 
 @pytest.mark.parametrize(
