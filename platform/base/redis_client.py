@@ -13,6 +13,7 @@ name the former one. That costs a round trip of each connection.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -154,9 +155,13 @@ class _Watched(_Direct):
         await super()._connect()  # type: ignore[misc]
 
     async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
-        await super().on_connect_check_health(check_health=check_health)  # type: ignore[misc]
-        await self.send_command("ROLE", check_health=False)
-        role, *_ = await self.read_response()
+        try:
+            async with asyncio.timeout(self.socket_connect_timeout):
+                await super().on_connect_check_health(check_health=check_health)  # type: ignore[misc]
+                await self.send_command("ROLE", check_health=False)
+                role, *_ = await self.read_response()
+        except TimeoutError as error:  # its kernel has accepted the connection
+            raise ConnectionError(f"{self.host}:{self.port} does not answer") from error
         if role not in (b"master", "master"):
             raise ConnectionError(f"{self.host}:{self.port} is no primary any more")
 

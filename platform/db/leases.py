@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Table, and_, or_, select, update
+from sqlalchemy import ColumnElement, Select, Table, and_, delete, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -239,6 +239,10 @@ class RowLease(Generic[Row]):
         The caller commits.
         """
         return self._update(session, lease_until=None, **values)
+
+    def delete(self, session: Session) -> bool:
+        """Delete the row; return whether the lease was still held. The caller commits."""
+        return bool(changed(session, delete(self.table.model).where(*self._held())))
 
     def _update(self, session: Session, **values: object) -> bool:
         return bool(

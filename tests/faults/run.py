@@ -448,8 +448,6 @@ class World:
                 )  # as a call's 503
                 if job.state != "failed" or not (rejected or self._during_a_fault(job)):
                     self.problem(f"a job did not succeed: {job}")
-            elif job.late and self._during_a_fault(job):
-                continue
             elif job.status != 503 and not self._disturbed(job):
                 self.problem(f"a job was not accepted: {job}")
 

@@ -88,12 +88,6 @@ class Job:
     def accepted(self):
         return self.status in (200, 201, 202)
 
-    @property
-    def late(self):
-        """True if its run ended, being idle, while its server was cut off: nothing is left of it."""
-        error = self.read.get("error")
-        return self.status == 409 and (error or {}).get("code") == "interaction_closed"
-
 
 class Clients:
     """The clients of a run, on one event loop, and what they saw."""

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from control_world import World
 from program_calls import Calls, add_apps, declare, node
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 from until import until
 
@@ -73,8 +73,8 @@ def expire(sessions, model):
 class Server:
     """The programs of a server, with control and calls of its own."""
 
-    def __init__(self, sessions, script, **options):
-        self.sessions, self.world = sessions, World()
+    def __init__(self, sessions, script, world=None, **options):
+        self.sessions, self.world = sessions, world or World()
         models = Models(lambda worker: True)
         models.set_expected(["m"])
         self.calls = Calls(script)
@@ -83,7 +83,7 @@ class Server:
 
     async def submit(self, *nodes, key=KEY):
         plain = declare(*nodes)
-        await self.programs.submit(ProgramOwner(key, "ann"), plain, parse_program(plain), 10)
+        return await self.programs.submit(ProgramOwner(key, "ann"), plain, parse_program(plain), 10)
 
     async def close(self):
         await self.programs.close(grace_s=0.0)
@@ -183,6 +183,57 @@ async def test_a_claim_that_cannot_be_read_now_is_repeated_after_its_lease(
     assert not await second.programs._claim()
     expire(apps, ProgramRow)
     assert (await ended(apps)).state == "complete"
+
+
+def hold_opening(control, monkeypatch):
+    """Let no run open before the returned event is set, as while a server is cut off from Redis."""
+    there, opening = asyncio.Event(), control.open_interaction
+
+    async def held(*args, **more):
+        await there.wait()
+        return await opening(*args, **more)
+
+    monkeypatch.setattr(control, "open_interaction", held)
+    return there
+
+
+async def test_a_program_whose_run_is_not_open_yet_stays_with_its_server(apps, start, monkeypatch):
+    first = await start({})
+    connected = hold_opening(first.world.control, monkeypatch)
+    submitting = asyncio.create_task(first.submit(*NODES))
+    await until(lambda: saved(apps))
+    expire(apps, ProgramRow)
+
+    def renewed():
+        with apps() as session:
+            return session.scalars(select(ProgramRow)).one().lease_until > utc_now()
+
+    await until(renewed)
+    connected.set()
+    await submitting
+    assert (await ended(apps)).attempt == 1
+
+
+@pytest.mark.parametrize("released", [False, True])
+async def test_a_program_that_another_server_has_continued_is_accepted(
+    apps, start, monkeypatch, released
+):
+    first = await start()
+    connected = hold_opening(first.world.control, monkeypatch)
+    submitting = asyncio.create_task(first.submit(*NODES))
+    await until(lambda: saved(apps))
+    first.programs._task.cancel()  # it is suspended
+    second = await start(world=first.world)
+    expire(apps, ProgramRow)
+    await until(lambda: second.calls.under_way)
+    if released:
+        second.calls.released.set()
+        await ended(apps)
+    connected.set()
+    view = await submitting
+    assert view.state == ("complete" if released else "open")
+    second.calls.released.set()
+    assert ((await ended(apps)).state, first.calls.made) == ("complete", [])
 
 
 async def test_a_server_that_stops_hands_its_programs_over(apps, start):

@@ -106,7 +106,8 @@ def test_a_program_id_is_used_once(apps):
     with pytest.raises(IntegrityError):
         insert(apps, saved())
     with apps.begin() as session:
-        repository.remove(session, KEY)
+        assert not repository.lease(KEY, 7).delete(session)
+        assert repository.lease(KEY, saved().attempt).delete(session)
     insert(apps, saved())
 
 

@@ -130,6 +130,30 @@ async def test_a_server_of_another_authority_gets_nothing(private, form, request
         assert operator.dbsize() == 0
 
 
+def _answers(port):
+    with redis.Redis(port=port) as client, suppress(redis.ConnectionError):
+        return client.ping()
+
+
+async def test_a_server_that_accepts_connections_and_does_not_answer_is_not_waited_for(tmp_path):
+    server, port = RedisProcess(tmp_path / "redis"), free_port()
+    sentinel = started_sentinel(tmp_path, server.port, port=port)
+    url = f"redis+sentinel://127.0.0.1:{port}/{SERVICE}/0"
+    client = redis_client(url, answer_s=10.0, connect_s=0.5)
+    try:
+        eventually(lambda: _answers(port), "the sentinel does not start")
+        await client.ping()
+        await client.connection_pool.disconnect()
+        server.suspend()
+        with pytest.raises(ConnectionError, match=f"127.0.0.1:{server.port} does not answer"):
+            await client.ping()
+    finally:
+        await client.aclose()
+        sentinel.kill()
+        sentinel.wait()
+        server.kill()
+
+
 def test_a_server_does_not_start_with_another_authority(private, new_postgres_url, tmp_path):
     database = new_postgres_url()
     url = private.url("rediss", "other")

@@ -106,7 +106,7 @@ def programs():
 
     def take(tenant):
         served._check_share(tenant, 1)
-        served._coming.add(ProgramKey(tenant, "app", str(len(served._coming))))
+        served._coming[ProgramKey(tenant, "app", str(len(served._coming)))] = 0
 
     return taking(take)
 

@@ -40,10 +40,10 @@ LOST = (
     OSError,
 )
 """Errors after which the server may answer again."""
-ANSWER_S = 5.0
 ELECTION_S = 0.75
 """Seconds in which processes with a state compare how far they have read."""
-CONNECT_S = 2.0
+CONNECT_S = 1.0
+"""Longest attempt to connect: sentinels may name a server that hangs for a while."""
 CANCELLED_S = 0.1
 """Seconds after which a task that has not ended is cancelled again."""
 Where = Literal["there", "trimmed", "lost"]
@@ -122,7 +122,7 @@ class RedisLog:
         """``prefix`` begins all keys; it contains a hash tag."""
         self._prefix = prefix
         self._commands, self._reading = (
-            redis_client(url, answer_s=ANSWER_S, connect_s=CONNECT_S, single=True) for _ in range(2)
+            redis_client(url, connect_s=CONNECT_S, single=True) for _ in range(2)
         )
 
     def _key(self, name: str, epoch: int | None = None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from fairserve.interactions.programs.program import ProgramLimits
@@ -96,11 +96,6 @@ def insert(session: Session, program: SavedProgram) -> None:
         )
     )
     session.flush()
-
-
-def remove(session: Session, key: ProgramKey) -> None:
-    """Delete a program."""
-    session.execute(delete(ProgramRow).where(has_key(ProgramRow, key)))
 
 
 def apply(session: Session, changes: Sequence[ProgramChange]) -> dict[ProgramKey, int]:

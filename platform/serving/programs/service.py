@@ -120,8 +120,8 @@ class Programs:
         self._options = options
         self._store = ProgramStore(sessions)
         self._live: dict[ProgramKey, _Live] = {}
-        self._coming: set[ProgramKey] = set()
-        """Programs that are being saved before they start."""
+        self._coming: dict[ProgramKey, int] = {}
+        """Attempts of programs whose runs are not open yet; 0: it is being saved."""
         self._followers: Subscribers[ProgramKey, ProgramEvent] = Subscribers()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pausing = False
@@ -169,7 +169,9 @@ class Programs:
         """Save a program and start it. ``program`` is the parsed ``declaration``.
 
         Raises ConflictError if the id is used, RateLimitedError or UnavailableError if there are too
-        many, NotFoundError for a model; nothing is left of it then.
+        many, NotFoundError for a model; nothing is left of it then. Its run opens once control has the
+        event, which may take as long as a lease: if this process was suspended, another one has
+        continued the program, as that of a process that has ended.
         """
         key = owner.key
         self._check_capacity(key, size_bytes)
@@ -177,25 +179,27 @@ class Programs:
         saved = SavedProgram(
             key, owner.user, declaration, program.limits, "running", "", utc_now(), attempt=1
         )
-        self._coming.add(key)
+        self._coming[key] = 0
         try:
             profile = await asyncio.to_thread(self._profile, key)
             run = ProgramRun(program, profile)
             await self._insert(saved)
+            self._coming[key] = saved.attempt
+            core_id = core_run_id(key.app, key.run_id)
             try:
                 view = await self._control.open_interaction(
-                    core_run_id(key.app, key.run_id),
-                    key.tenant,
-                    key.app,
-                    owner.user,
-                    declared=True,
+                    core_id, key.tenant, key.app, owner.user, declared=True
                 )
             except FairServeError:
-                await self._store.remove(key)
-                raise
+                if await self._store.remove(key, saved.attempt):
+                    raise
+                continued = await self._control.interaction(core_id)
+                if continued is None:
+                    raise
+                return continued
             self._begin(saved, run, size_bytes)
         finally:
-            self._coming.discard(key)
+            del self._coming[key]
         return view
 
     async def cancel(self, key: ProgramKey, reason: str = BY_CLIENT) -> None:
@@ -396,8 +400,10 @@ class Programs:
     # --- claims -----------------------------------------------------------------------------------
 
     async def _renew(self) -> None:
-        """Renew the leases of live programs; end those that are lost, or were cancelled elsewhere."""
-        leases = [repository.lease(key, live.execution.attempt) for key, live in self._live.items()]
+        """Renew the leases of programs; end those that are lost, or were cancelled elsewhere."""
+        attempts = {key: attempt for key, attempt in self._coming.items() if attempt}
+        attempts |= {key: live.execution.attempt for key, live in self._live.items()}
+        leases = [repository.lease(*each) for each in attempts.items()]
         if not leases:
             return
         lost, stops = await to_its_end(repository.renew, self._sessions, leases, utc_now())

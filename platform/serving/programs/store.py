@@ -20,7 +20,7 @@ from fairserve.engine.backoff import Backoff
 from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.apart import write_apart
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.db.leases import RowLeaseLostError
+from fairserve.platform.db.leases import RowLease, RowLeaseLostError
 from fairserve.platform.db.programs import ProgramRow
 from fairserve.platform.serving.kept_rows import KeptRows, RowBounds
 from fairserve.platform.serving.programs import repository
@@ -75,9 +75,9 @@ class ProgramStore:
         """Save a new program. Raises IntegrityError if its id is used, or OperationalError."""
         await asyncio.to_thread(self._insert, program)
 
-    async def remove(self, key: ProgramKey) -> None:
-        """Delete a program that did not start."""
-        await asyncio.to_thread(self._remove, key)
+    async def remove(self, key: ProgramKey, attempt: int) -> bool:
+        """Delete a program that did not start; return false if another process has claimed it."""
+        return await asyncio.to_thread(self._remove, repository.lease(key, attempt))
 
     async def save(self, change: ProgramChange) -> None:
         """Save a change, and wait until it is committed.
@@ -152,6 +152,6 @@ class ProgramStore:
             size_bytes = len(orjson.dumps(program.declaration))
             self._kept.add(session, program.key.tenant, program.key.app, 1, size_bytes)
 
-    def _remove(self, key: ProgramKey) -> None:
+    def _remove(self, held: RowLease[ProgramRow]) -> bool:
         with self.sessions.begin() as session:
-            repository.remove(session, key)
+            return held.delete(session)
