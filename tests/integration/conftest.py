@@ -15,6 +15,7 @@ from pathlib import Path
 import log_members
 import pytest
 import redis
+from compiled_statements import shared_by_engines
 from management_world import Management
 from postgres_process import (
     execute,
@@ -30,6 +31,13 @@ from webhook_world import Receiver, WebhookWorld
 
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
 from fairserve.platform.db.schema import upgrade
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_statements() -> Iterator[None]:
+    """Compile each statement once, and not for each test."""
+    with shared_by_engines():
+        yield
 
 
 @pytest.fixture(scope="module")

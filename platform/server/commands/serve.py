@@ -5,6 +5,7 @@ Exit codes: 0 stopped, 1 not possible here, 2 wrong flags, settings or schema.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +40,14 @@ def run_server(
 
     ``addition_of`` returns one more part of it. Raises CommandError for wrong settings.
     """
+    # Modules last as long as the process. Collections would visit them 28 times while they are imported.
+    gc.disable()
     from fairserve.platform.db.schema import SchemaError
     from fairserve.platform.server import process
     from fairserve.platform.server.configuration import checked_settings
+
+    gc.freeze()
+    gc.enable()
 
     def read() -> Settings:
         return checked_settings(layers_of(flags))

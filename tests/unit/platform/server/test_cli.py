@@ -1,6 +1,7 @@
 """Test the command line: help for all commands, one clear line for an error, and exit code 2."""
 
 import fcntl
+import gc
 import os
 import pty
 import re
@@ -183,6 +184,7 @@ def test_serve_gets_the_settings(monkeypatch, capsys):
     monkeypatch.setattr(process, "serve", lambda settings, **_: got.append(settings) or 0)
     assert cli.main(["serve", "--port", "0", "--set", "hold_s=9"]) == 0
     (settings,) = got
+    assert gc.isenabled(), "it is off during the imports only"
     assert settings.server.port == 0
     assert settings.tuning.system_options == {"hold_s": 9}
 
