@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0104"
+revision = "0105"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -195,6 +195,7 @@ def upgrade() -> None:
         sa.Column("input_tokens", sa.BigInteger(), nullable=False),
         sa.Column("cached_tokens", sa.BigInteger(), nullable=False),
         sa.Column("output_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("reasoning_tokens", sa.BigInteger()),
         sa.Column("flex_multiplier", sa.Double(), nullable=False),
         sa.Column("priority_multiplier", sa.Double(), nullable=False),
         sa.Column("author", sa.String(200), nullable=False),
@@ -473,6 +474,7 @@ def upgrade() -> None:
         sa.Column("tenant_id", sa.String(64), nullable=False),
         sa.Column("external_id", sa.String(200), nullable=False),
         sa.Column("weight", sa.Double(), nullable=False),
+        sa.Column("priority_weight", sa.Double()),
         sa.Column("rpm", sa.Integer()),
         sa.Column("blocked", sa.Boolean(), nullable=False),
         sa.Column("managed_by", sa.String(200)),
