@@ -179,17 +179,19 @@ class Watch:
         return True
 
     async def _list_models(self, member: FleetMember) -> None:
-        """Serve the adapters that the worker lists now. A draining one stays as it is."""
+        """Serve the adapters that the worker lists now.
+
+        Nothing changes for a draining worker, and for one that no longer lists its model.
+        """
         member.listed_s, known = self._clock(), member.facts
         assert known is not None, "it has joined"
         try:
             facts = await member.http.with_adapters(known)
-        except WorkerUnavailableError as error:
+            if facts != known and member.ready and not member.draining:
+                self._on_facts(member.spec, facts)
+                member.facts = facts
+        except (WorkerUnavailableError, ValueError) as error:
             logger.debug("worker %s: %s", member.worker_id, error)
-            return
-        if facts != known and member.ready and not member.draining:
-            member.facts = facts
-            self._on_facts(member.spec, facts)
 
     async def _join(self, member: FleetMember) -> None:
         if member.draining:

@@ -269,10 +269,8 @@ async def _checked(
         limit = _output_limit(request, prompt, model, options.default_max_tokens)
     call_id = identity.call_id or record_id
     call = _call(request, identity, user, prompt, limit, core_run, call_id, options.cache_isolation)
-    call.pool, call.adapter = (
-        model.base or model.worker_name,
-        model.worker_name if model.base else "",
-    )
+    call.pool = model.base or model.worker_name
+    call.adapter = model.worker_name if model.base else ""
     call.kinds, call.workers = kinds, model.among(request.workers)
     if conversation is not None:
         call.history = conversation.history
