@@ -83,15 +83,6 @@ def test_the_quantum_may_follow_the_mean_prompt():
     assert max(made.deficit(("t", "v"), worker) for worker in WORKERS) <= 3 * mean
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"quantum_prompts": 0.0}, "quantum_prompts is 0.0; allowed: over 0, finite")],
-)
-def test_options_out_of_range_are_rejected(options, words):
-    with pytest.raises(ValueError, match=words):
-        D2lpmOptions(**options)
-
-
 def test_only_open_workers_are_chosen_without_a_needless_refill():
     made, locality = router(quantum=1000.0)
     first = place(made, locality, make_call("a", tokens=document("d", 0)))
@@ -167,6 +158,8 @@ def test_the_default_quantum_follows_the_mean_prompt():
 def test_invalid_options_are_rejected():
     with pytest.raises(ValueError, match="quantum is 0; allowed: over 0"):
         D2lpmOptions(quantum=0)
+    with pytest.raises(ValueError, match=r"quantum_prompts is 0\.0; allowed: over 0, finite"):
+        D2lpmOptions(quantum_prompts=0.0)
 
 
 # --- levels ---------------------------------------------------------------------------------------

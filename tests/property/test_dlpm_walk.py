@@ -1,36 +1,11 @@
-"""Test DLPM's walk over the waiting calls of one worker: its turns, its options, its rejections."""
-
-import random
+"""Test what is particular to DLPM on one worker: its refills, its clients, its rejections."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from reserving_engine import Engine
 
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.dlpm_options import DlpmOptions
-
-
-def backlog(engine, rng, clients, per_client, longest_prompt, longest_output):
-    for _ in range(per_client):
-        for client in clients:
-            prompt_tokens = rng.randint(1, longest_prompt)
-            matched = rng.choice([0, 0, prompt_tokens // 2, prompt_tokens - 1])
-            engine.add(client, prompt_tokens, rng.randint(1, longest_output), matched)
-
-
-@given(st.integers(0, 2**32), st.sampled_from([1.0, 300.0, 5000.0]))
-def test_every_call_is_served_eventually(seed, quantum):
-    rng = random.Random(seed)
-    engine = Engine(DlpmOptions(quantum=quantum), 1500)
-    backlog(engine, rng, ["a", "b", "c"], 10, 600, 30)
-    for _ in range(3000):
-        engine.step()
-        if not len(engine.scheduler) and not engine.running:
-            break
-    assert len(engine.order) == 30
-    assert engine.held == 0
 
 
 def test_refill_when_stuck_is_work_conserving_and_the_paper_is_not():

@@ -114,6 +114,15 @@ def test_a_match_overrides_load_while_balanced():
     assert made.select(call, WORKERS) == "w0", "66 - 1 is"
 
 
+def test_both_imbalance_conditions_are_needed():
+    made, locality = router()
+    call = cached_at_w2(made, locality, 0.5)
+    load(made, w0=140, w1=140, w2=210)
+    assert made.select(call, WORKERS) == "w2", "70 more, but not over 1.5 times as many"
+    load(made, w2=1)
+    assert made.select(call, WORKERS) == "w0"
+
+
 @pytest.mark.parametrize(("share", "worker"), [(0.30, "w0"), (0.31, "w2")])
 def test_a_short_match_is_ignored(share, worker):
     made, locality = router()

@@ -1,5 +1,7 @@
 """Test calls that only some kinds of worker can serve, with workers of several kinds for one model."""
 
+import json
+
 import pytest
 from virtual_cluster import hash_of, make_call, prompt
 
@@ -68,3 +70,13 @@ def test_a_worker_without_a_kind_serves_every_call(mixed):
     mixed.event(ev.WorkerJoined("r", 1000))
     mixed.call("rich", RICH)
     assert mixed.where == {"rich": "r"}
+
+
+def test_kinds_survive_a_snapshot(mixed):
+    mixed.event(ev.WorkerLost("r"))
+    mixed.call("rich", RICH)
+    state = json.loads(json.dumps(mixed.dispatcher.snapshot(0.0)))
+    mixed.dispatcher.restore(state, 0.0)
+    mixed.event(ev.WorkerJoined("r", 1000, kind="rich"))
+    mixed.call("plain", PLAIN)
+    assert mixed.where == {"rich": "r", "plain": "p"}
