@@ -73,6 +73,8 @@ OF_SHARED = {
     "rpm_limit": 1,
     "tpm_limit": 1,
     "max_parallel_requests": 1,
+    "max_budget": 1,
+    "budget_duration": "1d",
     "mid_run": "false",
     "group_by": "app,user,day",
     "blocked": "true",
