@@ -105,6 +105,14 @@ class CounterNode:
         del self.children[child.name]
         if self.last_left is child:
             self.last_left = None
+        child.dissolve()
+
+    def dissolve(self) -> None:
+        """Drop what makes cyclic garbage of a forgotten node and of those below it."""
+        for node in (self, *self.below()):
+            node.children, node.by_counter = {}, []
+            node.by_served = node.by_arrival = node.entry = node.last_left = None
+            node.line = ()
 
     def enter(self, child: CounterNode, *, fell: bool = True) -> None:
         """Update the heaps for a child's first queued call, earlier arrival, or decreased service.

@@ -337,29 +337,7 @@ class VirtualCounters:
         result is valid until a call is queued, leaves or is charged. Cost: O(1) per client once its
         outer levels are known.
         """
-        inner = slack if inner_slack is None else inner_slack
-        known: dict[CounterNode, tuple[tuple[float, ...], float] | None] = {}
-
-        def below(parent: CounterNode) -> tuple[tuple[float, ...], float] | None:
-            """Return the parent's counters, and the largest counter that a child may have."""
-            above = () if parent is self._root else within(parent)
-            if above is None:
-                return None
-            return above, smallest(parent) + (inner if above else slack)
-
-        def within(node: CounterNode) -> tuple[float, ...] | None:
-            parent = node.parent
-            if parent in known:
-                found = known[parent]
-            else:
-                found = known[parent] = below(parent)
-            if found is None:
-                return None
-            above, most = found
-            counter = node.served + node.reserved
-            return None if counter > most else (*above, counter)
-
-        return within
+        return _Reach(self._root, slack, slack if inner_slack is None else inner_slack, smallest)
 
     # --- the tree ---------------------------------------------------------------------------------
 
@@ -431,11 +409,12 @@ class VirtualCounters:
     def _forget_below(self, parent: CounterNode) -> int:
         """Forget idle nodes below a parent; return the number of nodes that remain."""
         level = self._lift_level(parent)
-        kept = {
-            name: node
-            for name, node in parent.children.items()
-            if node.served > level or node.calls or node.elsewhere or node is parent.last_left
-        }
+        kept = dict[str, CounterNode]()
+        for name, node in parent.children.items():
+            if node.served > level or node.calls or node.elsewhere or node is parent.last_left:
+                kept[name] = node
+            else:
+                node.dissolve()
         parent.children = kept
         parent.rank()
         return len(kept) + sum(self._forget_below(node) for node in kept.values() if not node.line)
@@ -456,6 +435,41 @@ class VirtualCounters:
         self._nodes = sum(1 for _ in self._root.below())
         self._sweep_at = state["sweep_at"]
         self._predicting = state["predicting"]
+
+
+class _Reach:
+    """A check of clients against a slack. Two closures that call each other would be cyclic garbage."""
+
+    __slots__ = ("_inner", "_known", "_root", "_slack", "_smallest")
+
+    def __init__(
+        self,
+        root: CounterNode,
+        slack: float,
+        inner: float,
+        smallest: Callable[[CounterNode], float],
+    ) -> None:
+        self._root, self._slack, self._inner, self._smallest = root, slack, inner, smallest
+        self._known: dict[CounterNode, tuple[tuple[float, ...], float] | None] = {}
+
+    def __call__(self, node: CounterNode) -> tuple[float, ...] | None:
+        parent, known = node.parent, self._known
+        if parent in known:
+            found = known[parent]
+        else:
+            found = known[parent] = self._below(parent)
+        if found is None:
+            return None
+        above, most = found
+        counter = node.served + node.reserved
+        return None if counter > most else (*above, counter)
+
+    def _below(self, parent: CounterNode) -> tuple[tuple[float, ...], float] | None:
+        """Return the parent's counters, and the largest counter that a child may have."""
+        above = () if parent is self._root else self(parent)
+        if above is None:
+            return None
+        return above, self._smallest(parent) + (self._inner if above else self._slack)
 
 
 def _changed(node: CounterNode, served_before: float, before: float) -> None:

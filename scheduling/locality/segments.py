@@ -197,6 +197,7 @@ class Segments:
         self._block_map.added(lower)
         for renamed in self._renamed:
             renamed(upper, lower, lower.end)
+        upper.links.clear()  # with their node they would be cyclic garbage
 
     def remove(self, node: PrefixNode) -> None:
         """Remove a node without holders and children."""

@@ -1,5 +1,6 @@
 """The cell is deterministic, restores equal to the last bit, and ends each call exactly once."""
 
+import gc
 import json
 import random
 
@@ -9,11 +10,13 @@ from hypothesis import strategies as st
 from random_cell_events import SYSTEMS as CONFIGURATIONS
 from random_cell_events import RandomCellEvents, outputs_of, plain
 
+from fairserve.interactions.call import Call, TokenUsage
 from fairserve.platform.control import cell_events as ce
 from fairserve.platform.control import free_rows
 from fairserve.platform.control.cell import Cell
-from fairserve.platform.control.messages import Cancel, Grant, Submit
+from fairserve.platform.control.messages import Cancel, Grant, Release, Submit
 from fairserve.platform.control.options import ControlOptions
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 
 OPTIONS = ControlOptions(max_queue_wait_s=45.0, max_queued_calls=12, lease_s=60.0)
@@ -98,3 +101,31 @@ def test_each_call_has_one_row_and_one_end_and_each_wait_one_answer(name, parame
         if isinstance(event, Submit):
             assert event.record_id in accepted | answered
     assert not waiting
+
+
+def test_calls_of_many_clients_leave_no_cyclic_garbage():
+    cell = made("fairserve", {})
+    cell.apply(ev.WorkerJoined("w", 10**9), 0.0)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(3000):  # idle clients are forgotten beyond 1024
+            call = Call(
+                call_id=f"a/{number}/c",
+                interaction_id=f"a/{number}",
+                input_tokens=10,
+                system_tokens=0,
+                max_output_tokens=5,
+                tenant=f"t{number % 7}",
+                app="a",
+                user=f"u{number}",
+                model="m",
+                single=True,
+            )
+            cell.apply(Submit(call, f"row{number}"), number / 100)
+            done = Release(call.call_id, "completed", TokenUsage(10, 0, 0, 5))
+            cell.apply(done, number / 100)
+        assert not len(cell.calls)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
