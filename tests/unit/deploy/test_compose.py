@@ -227,8 +227,9 @@ def test_the_fleet_is_valid_and_the_worker_has_its_address():
     assert "--port=8000" in flags
     assert spec.api_key_env in ENVIRONMENT
     events = json.loads(flags[flags.index("--kv-events-config") + 1])
-    assert spec.kv_events.events == events["endpoint"].replace("*", address)
-    assert spec.kv_events.replay == events["replay_endpoint"].replace("*", address)
+    (published,) = spec.kv_events
+    assert published.events == events["endpoint"].replace("*", address)
+    assert published.replay == events["replay_endpoint"].replace("*", address)
     assert part.tokenizers[spec.model] in flags[0]
 
 

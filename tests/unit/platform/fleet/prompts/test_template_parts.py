@@ -1,4 +1,4 @@
-"""Templates are given parts where vLLM 0.32 gives them parts: its results are those of its own function."""
+"""Templates get parts where vLLM 0.32 gives them parts: the results are those of its own function."""
 
 import pytest
 
