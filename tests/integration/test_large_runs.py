@@ -75,7 +75,7 @@ def test_a_large_run_is_read_in_pages_made_off_the_event_loop(management, large,
         assert (page["stages"], page["parallelism"]) == (15, 4096)
     assert last["edges"][-1] == [names[(CALLS - 1) // 2], names[-1]]
     picture = read(format="svg")
-    assert "9500 not drawn" in picture.text
+    assert "9000 not drawn" in picture.text
     error = read(limit=1001).json()["error"]
     assert (error["param"], "1000" in error["message"]) == ("limit", True)
 

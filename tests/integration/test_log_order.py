@@ -177,7 +177,8 @@ async def test_a_new_process_continues_with_the_state_of_the_others(members):
     assert members.all[-1].rows("closed")["open"] == 1
 
 
-async def test_kept_waits_until_all_events_so_far_are_in_redis(members):
+async def test_kept_waits_until_all_events_so_far_are_in_redis(members, monkeypatch):
+    monkeypatch.setattr(log_order, "SILENCE_S", 3600.0)  # a wait ends when the log seems to be away
     first, second = await members.with_workers()
     await second.order.kept()
     for number in range(3 * OF_BATCH + 1):
