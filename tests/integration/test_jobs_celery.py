@@ -8,6 +8,7 @@ import json
 import random
 from datetime import UTC, datetime, timedelta
 
+import kombu
 import pytest
 import redis
 from call_records import call_record
@@ -19,6 +20,7 @@ from watched_redis import WatchedRedis
 from webhook_world import Receiver
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.platform.background.jobs import broker
 from fairserve.platform.background.jobs.celery_jobs import (
     MOST_WAITING,
     QUEUE,
@@ -334,6 +336,18 @@ def test_a_worker_survives_a_redis_that_accepts_no_writes(deployment, tmp_path, 
             assert not client.keys("celery-task-meta-*"), "a worker that cannot write a result ends"
     finally:
         worker.kill(), server.close()
+
+
+def test_a_connection_that_is_gone_is_closed_with_messages_in_progress(redis_server):
+    """As it is in a worker whose connection is lost while it runs a job: it would end."""
+    broker.register()
+    connection = kombu.Connection(f"redis://127.0.0.1:{redis_server}/5")
+    queue = connection.SimpleQueue("in-progress")
+    queue.put("job")
+    assert queue.get(timeout=10).payload == "job"
+    connection.transport.client = None  # Celery connects again with another transport
+    connection.close()
+    assert not connection.connected
 
 
 def test_a_worker_survives_a_failover(deployment, tmp_path):

@@ -31,13 +31,27 @@ class _Connection:
             raise ConnectionError(str(error)) from error
 
 
+class _Channel:
+    """A channel that fails as a lost connection where the library's fails with an AttributeError.
+
+    It is closed with messages that are not acknowledged after its connection is gone, and connects again
+    to put them back. They are not needed: jobs find their work in the database.
+    """
+
+    def _connparams(self: Any, *args: Any, **options: Any) -> Any:
+        if self.connection.client is None:
+            raise ConnectionError("the connection of the channel is gone")
+        return super()._connparams(*args, **options)  # type: ignore[misc]
+
+
 def _transport(base: Any) -> Any:
-    """Return a transport of Celery whose connections are of the class above."""
+    """Return a transport of Celery whose channels and connections are of the classes above."""
     classes = {
         name: type("Connection", (_Connection, getattr(base.Channel, name)), {})
         for name in ("connection_class", "connection_class_ssl")
     }
-    return type("Transport", (base,), {"Channel": type("Channel", (base.Channel,), classes)})
+    channel = type("Channel", (_Channel, base.Channel), classes)
+    return type("Transport", (base,), {"Channel": channel})
 
 
 Direct = _transport(redis.Transport)
