@@ -1,8 +1,11 @@
 """Migrations run up and down without drift from the models; a server accepts only suitable schemas."""
 
+import hashlib
+import runpy
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import databases
 import pytest
@@ -11,7 +14,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import CheckConstraint, String, inspect, select, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError, StatementError
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from fairserve.platform.db import engine as engines
 from fairserve.platform.db import schema
@@ -27,6 +32,25 @@ def empty(database_url):
 
 
 HEAD = schema.required_revision()
+MIGRATION = Path(__file__).parents[2] / "migrations" / "versions" / "0105_tables.py"
+
+
+def statements():
+    """Yield the statements that create the tables of the models on both databases, by name."""
+    for dialect in (sqlite.dialect(), postgresql.dialect()):
+        for table in sorted(metadata.tables.values(), key=lambda each: each.name):
+            yield str(CreateTable(table).compile(dialect=dialect))
+            for index in sorted(table.indexes, key=lambda each: each.name):
+                yield str(CreateIndex(index).compile(dialect=dialect))
+
+
+def test_a_changed_model_needs_a_higher_number_of_the_first_migration():
+    migration = runpy.run_path(str(MIGRATION))
+    found = hashlib.sha256("\n".join(statements()).encode()).hexdigest()
+    assert found == migration["STATEMENTS_SHA256"], (
+        f"the tables are not those of revision {migration['revision']}: raise the number in the name"
+        " and in `revision` of the migration, and set its STATEMENTS_SHA256 to the found hash"
+    )
 
 
 @databases.ON_BOTH
