@@ -48,14 +48,6 @@ def tokenising() -> CommandGroup:
 
 
 @app.command()
-def usage() -> CommandGroup:
-    """Reports from the rollups of a large ledger on PostgreSQL."""
-    from fairserve.benchmarks.bench.usage import app
-
-    return app
-
-
-@app.command()
 def engine() -> CommandGroup:
     """The embedded engine beside transformers, and the simulator beside it."""
     from fairserve.benchmarks.bench.engine.command import app

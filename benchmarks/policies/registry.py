@@ -17,7 +17,6 @@ from fairserve.benchmarks.policies.lcf import Lcf, LcfOptions
 from fairserve.benchmarks.policies.preble import Preble
 from fairserve.benchmarks.policies.preble_groups import PrebleGroups, PrebleGroupsOptions
 from fairserve.benchmarks.policies.preble_options import PrebleOptions
-from fairserve.benchmarks.policies.round_robin_feeder import RoundRobinFeeder
 from fairserve.benchmarks.policies.vtc_oracle import VtcOracle, VtcOracleOptions
 from fairserve.scheduling.base import Feeder, LocalScheduler, Router
 from fairserve.scheduling.directory import Directory
@@ -53,10 +52,6 @@ def _central_dlpm(directory: Directory, locality: Locality, **options: Any) -> F
     return CentralDlpm(directory, locality, CentralDlpmOptions(**options))
 
 
-def _round_robin(directory: Directory, locality: Locality) -> Feeder:
-    return RoundRobinFeeder()
-
-
 def _vtc(directory: Directory, locality: Locality, **options: Any) -> Feeder:
     return WscFeeder(directory, locality, replace(VTC, **options))
 
@@ -80,7 +75,6 @@ LOCAL_SCHEDULERS: Mapping[str, Callable[..., LocalScheduler]] = {
 FEEDERS: Mapping[str, Callable[..., Feeder]] = {
     "vtc": _vtc,
     "central_dlpm": _central_dlpm,
-    "round_robin": _round_robin,
 }
 
 ROUTERS: Mapping[str, Callable[..., Router]] = {"preble": _preble}
@@ -106,9 +100,6 @@ _SYSTEMS = (
         feed_window=1e-6,  # a worker is open only while nothing waits at it
         router_options={"match_threshold": 0.0, "balance_abs": None},
     ),
-    # The fairness policy of the Gateway API Inference Extension's flow control, with its scorer of
-    # prefixes; vLLM's own order at the workers.
-    SystemConfig("rr-fairness", "none", "round_robin", "cache_aware", "fcfs", feed_window=0.03),
     # One worker has no router, so the paper's DLPM is D2LPM there.
     SystemConfig("dlpm", "none", "fcfs", "d2lpm", "dlpm"),
     SystemConfig(

@@ -21,9 +21,7 @@ CONFIGURATIONS = [
     ("wsc", {"charge": "finish"}),
     ("wsc", {"charge_cached": True}),
     ("central_dlpm", {}),
-    ("round_robin", {}),
 ]
-WITHOUT_COUNTERS = {"fcfs", "round_robin"}
 
 
 def made(name, options):
@@ -77,7 +75,7 @@ def test_generated_tokens_are_charged_like_the_final_usage(name, options):
         stepwise.decoded([("a", tokens)])
         whole.charge("a", TokenUsage(100, 0, 16, tokens))
         assert nearly_equal(amounts(stepwise), amounts(whole))
-    if options.get("charge") != "finish" and name not in WITHOUT_COUNTERS:
+    if options.get("charge") != "finish" and name != "fcfs":
         assert amounts(stepwise) != amounts(made(name, options)[0])
     for feeder in (stepwise, whole):
         feeder.finish("a", TokenUsage(100, 0, 16, 30))
@@ -118,7 +116,7 @@ def test_reading_counters_changes_nothing(name, options):
                 f"c{number}", user=f"u{number % 4}", app="app", tokens=TOKENS, output=10
             )
             call.stage, call.expected_output_tokens = 1, 10
-            feeder._locality.register(call) if name not in WITHOUT_COUNTERS else None
+            feeder._locality.register(call) if name != "fcfs" else None
             feeder.add(call)
         before = asked.snapshot()
         read_counters(asked)
@@ -138,7 +136,7 @@ def test_reading_counters_changes_nothing(name, options):
 def test_counters_are_higher_for_clients_with_more_service(name, options):
     feeder, _ = made(name, options)
     feeder.finish("a", TokenUsage(100, 0, 16, 10))
-    if name in WITHOUT_COUNTERS:
+    if name == "fcfs":
         assert read_counters(feeder) == [(None, None)] * (len(PATHS) - 1)
         return
     counter = feeder.counter(("t", "alice"))
@@ -151,7 +149,7 @@ def test_counters_are_higher_for_clients_with_more_service(name, options):
     assert feeder.least_counter() is feeder.least_counter(("t",)) is None, "nobody waits"
 
 
-@pytest.mark.parametrize("name", [name for name in FEEDERS if name not in WITHOUT_COUNTERS])
+@pytest.mark.parametrize("name", [name for name in FEEDERS if name != "fcfs"])
 def test_generated_tokens_of_an_undispatched_call_are_an_error(name):
     feeder, _ = made(name, {})
     with pytest.raises(KeyError):
@@ -161,7 +159,7 @@ def test_generated_tokens_of_an_undispatched_call_are_an_error(name):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((name, options) for name, options in CONFIGURATIONS if name not in WITHOUT_COUNTERS),
+        *((name, options) for name, options in CONFIGURATIONS if name != "fcfs"),
         ("central_dlpm", {"quantum": 1000.0}),  # in credit
     ],
 )

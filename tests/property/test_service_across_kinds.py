@@ -18,7 +18,7 @@ GPU, NPU = frozenset({"gpu"}), frozenset({"npu"})
 LEVELS = [("{}",), ("t", "{}"), ("{}", "u")]
 FEW = {"central-dlpm": {"quantum": 150.0}, "fairserve": {"locality_slack": 0.0}}
 """Options under which few calls show the shares."""
-SYSTEM_NAMES = ["fairserve", "fs-w", "fs-wi", "central-dlpm", "rr-fairness"]
+SYSTEM_NAMES = ["fairserve", "fs-w", "fs-wi", "central-dlpm"]
 
 
 def everywhere(*, but=""):

@@ -47,7 +47,7 @@ class Cluster:
         }
 
 
-@pytest.fixture(params=["fcfs", "vtc", "rr-fairness", "fairserve", "central-dlpm", "preble"])
+@pytest.fixture(params=["fcfs", "vtc", "fairserve", "central-dlpm", "preble"])
 def cluster(request):
     return Cluster(request.param)
 
