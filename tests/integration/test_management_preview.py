@@ -45,7 +45,6 @@ def records(history):
                 "queue_delay_s": row.queue_s,
                 "ttft_s": row.ttft_s,
                 "duration_s": row.duration_s,
-                "worker": row.worker,
             },
         )
         for row in history.served
@@ -65,7 +64,7 @@ def records(history):
     ]
     return [
         call_record(
-            f"c{number}",
+            getattr(row, "call_id", f"refused-{number}"),
             tenant=row.tenant,
             app=row.app,
             user=row.user,

@@ -102,7 +102,8 @@ class History:
             reason, mid_run = refusal.decision.reason, refusal.mid_run
             at = EPOCH + sample.end_s
             self._again_s[call.call_id] = sample.end_s + refusal.decision.retry_after_s
-            self.refused.append(RejectedCall(*who, MODEL, call.interaction_id, at, reason, mid_run))
+            row = (*who, MODEL, call.interaction_id)
+            self.refused.append(RejectedCall(*row, at, reason, mid_run))
             return
         asked_s = self._again_s.get(call.call_id, sample.arrival_s)
         at = EPOCH + asked_s
@@ -110,6 +111,7 @@ class History:
         first_s = sample.first_token_s
         self.served.append(
             ServedCall(
+                call.call_id,
                 *who,
                 MODEL,
                 call.interaction_id,
@@ -123,13 +125,13 @@ class History:
                 None if delay_s is None else delay_s - (asked_s - sample.arrival_s),
                 None if first_s is None else first_s - asked_s,
                 sample.end_s - asked_s,
-                worker,
             )
         )
         self._ended.append(
             EndedCall(
                 call.interaction_id,
                 EPOCH + self._opened[call.interaction_id],
+                call.call_id,
                 call.call_id,
                 tuple(call.parents or ()),
                 call.stage,

@@ -19,6 +19,7 @@ def ended(call="c1", begin_s=0.0, end_s=1.0, *, run="run", deps=(), stage=1, key
         "run": f"app/{run}",
         "opened_at": OPENED_AT,
         "call": f"app/{run}/{call}",
+        "row": f"row-{run}-{call}",
         "deps": tuple(f"app/{run}/{dep}" for dep in deps),
         "stage": stage,
         "tenant": "tn_1",

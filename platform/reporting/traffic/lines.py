@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-FORMAT = 1
+FORMAT = 2
 KNOWN_KEYS = 131_072
 """Keys of a segment that are found again, 12 bytes each; a new key displaces the one in its place."""
 
@@ -33,6 +33,8 @@ class CallOfLine:
     opened_at: float
     """Start of the run, which distinguishes it from a later one of the same name."""
     call: str
+    row: str
+    """Id of the ledger's row."""
     deps: tuple[str, ...]
     """Parents, named by the client or inferred by the tracker."""
     stage: int
@@ -131,6 +133,7 @@ class LineEncoder:
                 "run": run,
                 "opened": call.opened_at,
                 "call": name("call", run, call.call),
+                "row": name("row", call.row),
                 "deps": [name("call", run, dep) for dep in call.deps],
                 "user": name("user", call.tenant, call.user),
                 "agent": None if call.agent is None else name("agent", call.app, call.agent),
@@ -171,6 +174,7 @@ def _decoded(line: bytes, before: Sequence[RecordedCall | None]) -> RecordedCall
         run=value["run"],
         opened_at=value["opened"],
         call=value["call"],
+        row=value["row"],
         deps=tuple(value["deps"]),
         user=value["user"],
         agent=value["agent"],

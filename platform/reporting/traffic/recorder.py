@@ -95,6 +95,7 @@ class TrafficRecorder(CallListener):
             run=call.interaction_id,
             opened_at=live.run_opened_at,
             call=call.call_id,
+            row=live.record_id,
             deps=call.parents or (),
             stage=call.stage,
             tenant=call.tenant,

@@ -14,6 +14,7 @@ from fairserve.scheduling.system import SystemConfig
 class ServedCall(NamedTuple):
     """A ledger row of an accepted call. ``at`` is UTC epoch seconds."""
 
+    call_id: str
     tenant: str
     app: str
     user: str
@@ -29,7 +30,6 @@ class ServedCall(NamedTuple):
     queue_s: float | None
     ttft_s: float | None
     duration_s: float | None
-    worker: str | None
 
 
 class RejectedCall(NamedTuple):

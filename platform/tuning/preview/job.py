@@ -29,9 +29,9 @@ from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.platform.reporting.traffic.lines import Pseudonyms
 from fairserve.platform.reporting.traffic.segments import load_salt, read_recording
 from fairserve.platform.tuning.preview.demand import NO_DEMAND, PreviewDemand, demand_of, newest
-from fairserve.platform.tuning.preview.fit import Fit, fit_costs, slower
 from fairserve.platform.tuning.preview.input import PreviewJob
 from fairserve.platform.tuning.preview.words import left_out_sentences, sentences, trust
+from fairserve.platform.tuning.preview.worker_costs import WorkerCosts, slower, worker_costs
 from fairserve.scheduling.directory import Setting
 from fairserve.scheduling.events import AppChanged, Refuse
 from fairserve.scheduling.metrics import CallSample, distribution, summarise
@@ -46,7 +46,7 @@ CALIBRATION_CALLS = 1000
 CALIBRATION_REPLAYS = 4
 CLOSE = 0.1
 MOST_FACTOR = 4.0
-"""Maximum correction of a model that was not fitted; that of a fitted one is twice its typical error."""
+"""Maximum correction of the scale of single calls."""
 
 Figures = dict[str, Any]
 PerUser = dict[tuple[str, str], list[int]]
@@ -66,15 +66,12 @@ def preview(job: PreviewJob) -> Figures:
     recorded, block_tokens, damaged = read_recording(job.recording, job.lead_at)
     if not recorded:
         return {"nothing": "the recording has no call of the last minutes"}
-    apps = {each.app: each.profile for each in job.settings if isinstance(each, AppChanged)}
-    names = Pseudonyms(load_salt(job.recording))
     demand = demand_of(
         recorded,
         block_tokens,
         job.served,
         job.refused,
-        apps,
-        lambda tenant, user: names.of("user", tenant, user),
+        Pseudonyms(load_salt(job.recording)),
         model=job.workers.model,
         kv_capacity_tokens=job.workers.kv_capacity_tokens,
         lead_at=job.lead_at,
@@ -88,21 +85,21 @@ def preview(job: PreviewJob) -> Figures:
     seen = [run for run in demand.trace.interactions if run.arrival_s >= lead_s]
     if not seen:
         return {"nothing": "the recording has no complete run that began in the last minutes"}
-    fit = fit_costs((row for row in job.served if row.model == job.workers.model), job.workers)
+    found = worker_costs((row for row in job.served if row.model == job.workers.model), job.workers)
     options = ReplayOptions(
         workers=job.workers.number,
         seed=job.seed,
-        dispatch_delay_s=fit.way_s,
+        dispatch_delay_s=found.way_s,
         retries=demand.retries,
         settings=_without_expiry(job.settings, demand),
     )
-    factor = _factor(job, demand, fit, options)
-    costs = slower(fit.costs, factor)
+    factor = _factor(job, demand, found.model, options)
+    costs = slower(found.model, factor)
     current, users_before = _replayed(demand, job.current, costs, options, lead_s)
     proposed, users_after = _replayed(demand, job.proposed, costs, options, lead_s)
     fidelity = _fidelity(job, demand.from_at, current)
     affected = _affected(users_before, users_after)
-    estimated = [run for run in seen if run.interaction_id in demand.estimated]
+    estimated = [run for run in seen if run.interaction_id in demand.drawn]
     return {
         "window": {
             "from": _iso(demand.from_at),
@@ -113,12 +110,10 @@ def preview(job: PreviewJob) -> Figures:
             "users": len({(run.tenant, run.user) for run in seen}),
             "estimated_runs": len(estimated),
             "estimated_calls": sum(len(run.calls) for run in estimated),
-            "estimated_by_profile": demand.estimated_by_profile,
             "came_earlier_runs": demand.came_earlier,
-            "continued_runs": sum(run.interaction_id in demand.continued for run in seen),
             "retries": demand.retries,
         },
-        "workers": _workers(job, replace(fit, costs=costs), factor),
+        "workers": _workers(job, replace(found, model=costs), factor),
         "left_out": left_out_sentences(demand.left_out, damaged, job.notes),
         "current": current,
         "proposed": proposed,
@@ -197,17 +192,14 @@ def _replayed(
     return figures, watcher.users
 
 
-def _factor(job: PreviewJob, demand: PreviewDemand, fit: Fit, options: ReplayOptions) -> float:
+def _factor(
+    job: PreviewJob, demand: PreviewDemand, costs: CostModel, options: ReplayOptions
+) -> float:
     """Return the slow-down of passes with which the mean duration of calls is as measured.
 
     Near saturation, small errors of the costs cause large errors of the delays, which this corrects. It
-    replays recent calls with the current settings, and is bounded by the error of the fit.
+    replays recent calls with the current settings.
     """
-    most = MOST_FACTOR
-    if fit.source == "fitted":
-        most = min(most, 1 + 2 * (fit.typical_error or 0.0))
-    if most <= 1 + CLOSE:
-        return 1.0
     part = replace(demand, trace=newest(demand.trace, CALIBRATION_CALLS))
     begin_s = part.trace.interactions[0].arrival_s
     target = _mean(
@@ -221,10 +213,10 @@ def _factor(job: PreviewJob, demand: PreviewDemand, fit: Fit, options: ReplayOpt
     if not target:
         return 1.0
     tried: dict[float, float] = {}
-    low, high, factor = 1 / most, most, 1.0
+    low, high, factor = 1 / MOST_FACTOR, MOST_FACTOR, 1.0
     for _ in range(CALIBRATION_REPLAYS):
         watcher = _Watcher(begin_s)
-        Replay(part.trace, job.current, slower(fit.costs, factor), options, watcher).run()
+        Replay(part.trace, job.current, slower(costs, factor), options, watcher).run()
         took = [c.end_s - c.arrival_s for c in watcher.calls if c.outcome == "completed"]
         ratio = _mean(took) / target
         if not ratio:
@@ -304,17 +296,16 @@ def _change(user: Figures) -> int:
     )
 
 
-def _workers(job: PreviewJob, fit: Fit, factor: float) -> Figures:
-    costs = fit.costs
+def _workers(job: PreviewJob, found: WorkerCosts, factor: float) -> Figures:
+    costs = found.model
     return {
         "model": job.workers.model,
         "number": job.workers.number,
         "kv_capacity_tokens": job.workers.kv_capacity_tokens,
         "costs": {
-            "source": fit.source,
-            "calls": fit.calls,
-            "typical_error": fit.typical_error,
-            "way_s": fit.way_s,
+            "source": "scaled" if found.calls else "assumed",
+            "calls": found.calls,
+            "way_s": found.way_s,
             "factor": factor,
             "pass_s": costs.prefill_base_s,
             "prompt_token_s": costs.prefill_s_per_token,

@@ -58,11 +58,12 @@ def served_calls(session: Session, from_at: float, until_at: float, most: int) -
         LedgerCall.queue_delay_s,
         LedgerCall.ttft_s,
         LedgerCall.duration_s,
-        LedgerCall.worker,
     ).where(LedgerCall.outcome != "refused", LedgerCall.shared_by.is_(None))
     return [
-        ServedCall._make([*owner, stage, outcome, at.timestamp(), *rest])
-        for at, owner, (stage, outcome, *rest) in _calls(session, columns, from_at, until_at, most)
+        ServedCall._make([call_id, *owner, stage, outcome, at.timestamp(), *rest])
+        for at, call_id, owner, (stage, outcome, *rest) in _calls(
+            session, columns, from_at, until_at, most
+        )
     ]
 
 
@@ -77,17 +78,17 @@ def refused_calls(
     )
     return [
         RejectedCall._make([*owner, at.timestamp(), *rest])
-        for at, owner, rest in _calls(session, columns, from_at, until_at, most)
+        for at, _, owner, rest in _calls(session, columns, from_at, until_at, most)
     ]
 
 
 def _calls(
     session: Session, columns: Select[*tuple[Any, ...]], from_at: float, until_at: float, most: int
-) -> Iterator[tuple[datetime, Sequence[Any], Sequence[Any]]]:
-    """Yield the time of each call, its first fields, and what follows ``_CALL``."""
+) -> Iterator[tuple[datetime, str, Sequence[Any], Sequence[Any]]]:
+    """Yield time and id of each call, its first fields, and what follows ``_CALL``."""
     for row in _pages(session, columns, from_at, until_at, most):
-        at, _, *fields = row
-        yield at, fields[: len(_CALL) - 2], fields[len(_CALL) - 2 :]
+        at, call_id, *fields = row
+        yield at, call_id, fields[: len(_CALL) - 2], fields[len(_CALL) - 2 :]
 
 
 def changes_since(session: Session, at: float) -> int:

@@ -31,14 +31,10 @@ class WindowOut(BaseModel):
     """Planned calls of these runs; an aborted run has fewer, and retries do not count."""
     users: int
     estimated_runs: int
-    """Rejected runs that never ran, estimated by typical runs of their apps."""
+    """Rejected runs, also those rejected while in progress, replayed as accepted runs of their apps."""
     estimated_calls: int
-    estimated_by_profile: int
-    """Estimated runs of apps without an accepted run, estimated by their profile."""
     came_earlier_runs: int
     """Runs accepted after a rejection, which arrive at the time of their first rejection."""
-    continued_runs: int
-    """Runs rejected while in progress, with estimated remaining calls."""
     retries: int
     """Retries of a rejected call, each after its ``Retry-After``; their number is the clients'."""
 
@@ -46,11 +42,9 @@ class WindowOut(BaseModel):
 class CostsOut(BaseModel):
     """Durations of the workers' passes."""
 
-    source: Literal["fitted", "scaled", "assumed"]
-    """Source of the durations: the window's calls, a named model scaled to few calls, or the model."""
+    source: Literal["scaled", "assumed"]
+    """Source of the durations: a named model scaled to the window's calls, or the model as it is."""
     calls: int
-    typical_error: float | None
-    """Median of the relative errors of the modelled times."""
     way_s: float
     """Round-trip time to a worker, in seconds."""
     factor: float

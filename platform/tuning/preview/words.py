@@ -14,6 +14,7 @@ _LEFT_OUT = {
     "runs_too_large": "{} runs with a call that does not fit into a worker",
     "refusals_of_other_models": "{} rejected calls of other models",
     "refusals_by_other_reasons": "{} calls rejected by budgets, allowed models or a draining server",
+    "refused_runs_of_unseen_apps": "{} rejected runs of apps without an accepted run",
     "refusals_mid_run": "the remaining calls of {} rejected runs that are not in the recording",
 }
 ALWAYS_LEFT_OUT = (
@@ -77,7 +78,7 @@ def sentences(
             found.append(f"The change would have rejected {' and '.join(changed)}.")
     if estimated_runs:
         runs = "rejected run" if estimated_runs == 1 else "rejected runs"
-        found.append(f"{estimated_runs} {runs} never ran; their usage is estimated.")
+        found.append(f"{estimated_runs} {runs} did not run to the end; their usage is estimated.")
     found.append(_trust(fidelity))
     return found
 
