@@ -6,74 +6,44 @@ the figures are), 1 not possible here, 2 wrong use.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from fairserve.platform.base.command_line import CommandGroup, LazyCommands
+from fairserve.platform.server.cli import Subcommand
+
+GROUPS: Mapping[str, Subcommand] = MappingProxyType(
+    {
+        name: Subcommand(text, f"benchmarks.bench.{module}")
+        for name, module, text in (
+            (
+                "scheduling",
+                "scheduling",
+                "Routing, prefix trees, local schedulers, the dispatcher.",
+            ),
+            ("interactions", "interactions", "The tracker of runs: time and memory of a call."),
+            ("ledger", "ledger", "The database rows of a call, and their rollup, on SQLite."),
+            ("tokenising", "tokenising", "The prompt of a call, and its hold of the event loop."),
+            (
+                "engine",
+                "engine.command",
+                "The embedded engine beside transformers and the simulator.",
+            ),
+            ("gateway", "gateway.command", "FairServe beside LiteLLM: CPU, rate, latency, memory."),
+            ("soak", "soak", "Many calls: memory and latency must not grow."),
+            (
+                "shared",
+                "gateway.shared",
+                "Servers that share one order, with PostgreSQL and Redis.",
+            ),
+        )
+    }
+)
 
 app = CommandGroup(
     cls=LazyCommands,
     help="Measure what the platform itself costs.",
     subcommand_metavar="GROUP [ARGS]...",
 )
-
-
-@app.command()
-def scheduling() -> CommandGroup:
-    """Routing, prefix trees, local schedulers, the dispatcher."""
-    from fairserve.benchmarks.bench.scheduling import app
-
-    return app
-
-
-@app.command()
-def interactions() -> CommandGroup:
-    """The tracker of runs: time of a call, and memory for it."""
-    from fairserve.benchmarks.bench.interactions import app
-
-    return app
-
-
-@app.command()
-def ledger() -> CommandGroup:
-    """The database rows of a call, and their rollup, on SQLite."""
-    from fairserve.benchmarks.bench.ledger import app
-
-    return app
-
-
-@app.command()
-def tokenising() -> CommandGroup:
-    """The prompt of a call, and how long it holds the event loop."""
-    from fairserve.benchmarks.bench.tokenising import app
-
-    return app
-
-
-@app.command()
-def engine() -> CommandGroup:
-    """The embedded engine beside transformers, and the simulator beside it."""
-    from fairserve.benchmarks.bench.engine.command import app
-
-    return app
-
-
-@app.command()
-def gateway() -> CommandGroup:
-    """FairServe beside LiteLLM: CPU of a call, rate, latency, memory."""
-    from fairserve.benchmarks.bench.gateway.command import app
-
-    return app
-
-
-@app.command()
-def soak() -> CommandGroup:
-    """Many calls: memory and latency must not grow."""
-    from fairserve.benchmarks.bench.soak import app
-
-    return app
-
-
-@app.command()
-def shared() -> CommandGroup:
-    """Servers that share one order: CPU by part, rate, latency; needs PostgreSQL and Redis."""
-    from fairserve.benchmarks.bench.gateway.shared import app
-
-    return app
+for _name, _group in GROUPS.items():
+    app.command(_name, help=_group.text)(_group.load)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,14 +36,6 @@ def seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < math.inf:
         raise ValueError(f"{text} is given; allowed: finite, 0 or more")
-    return value
-
-
-def moment(text: str) -> datetime:
-    """Return a time with its zone. Raises ValueError."""
-    value = datetime.fromisoformat(text)
-    if value.tzinfo is None:
-        raise ValueError(f"{text} has no zone; allowed: 2026-01-31T00:00:00Z")
     return value
 
 
@@ -162,23 +153,6 @@ class Arguments:
     ] = None
     plot: Annotated[
         Path | None, _running(parser=plot_folder, metavar="DIR", help="Draw plots here.")
-    ] = None
-    ledger: Annotated[
-        str | None,
-        _running(
-            metavar="URL",
-            help="Write calls and runs of the one system into this database, for "
-            "`fairserve usage`.",
-        ),
-    ] = None
-    ledger_begin: Annotated[
-        datetime | None,
-        _running(
-            parser=moment,
-            metavar="TIME",
-            help="Time of the rows at the trace's zero, with its zone; default: yesterday, "
-            "midnight UTC.",
-        ),
     ] = None
 
 

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +56,7 @@ def simulate(arguments: Arguments) -> int:
             )
             for name, system in systems.items()
         ]
-        if arguments.ledger is None:
-            outcomes = list(run_jobs(jobs, arguments.jobs, _say))
-        else:
-            outcomes = [_into_ledger(jobs, arguments.ledger, arguments.ledger_begin)]
+        outcomes = list(run_jobs(jobs, arguments.jobs, _say))
     except ValueError as error:  # of which TraceError is one
         raise CommandError(str(error)) from error
     print(
@@ -82,26 +78,6 @@ def simulate(arguments: Arguments) -> int:
     except OSError as error:
         raise CommandError(f"cannot write: {error}", FAILED) from error
     return 0
-
-
-def _into_ledger(
-    jobs: Sequence[SimulationJob], url: str, begin: datetime | None
-) -> SimulationOutcome:
-    """Raises ValueError."""
-    if len(jobs) > 1:
-        raise ValueError("--ledger takes the rows of one system; name one by --system")
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from fairserve.benchmarks.simulate.ledger import run_into
-    from fairserve.platform.db.schema import SchemaError
-
-    try:
-        return run_into(jobs[0], url, begin, _say)
-    except SchemaError as error:
-        raise ValueError(str(error)) from error
-    except SQLAlchemyError as error:
-        cause = getattr(error, "orig", None) or error
-        raise ValueError(f"--ledger: {' '.join(str(cause).split())}") from error
 
 
 def document(trace: Trace, outcomes: Sequence[SimulationOutcome]) -> dict[str, Any]:

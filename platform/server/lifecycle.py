@@ -41,7 +41,7 @@ from fairserve.platform.reporting.traffic.segments import recording_folder
 from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets, retry_openings
 from fairserve.platform.server import recovery, wiring
 from fairserve.platform.server.app import create_app
-from fairserve.platform.server.fleet_section import fleet_parser
+from fairserve.platform.server.configuration.fleet_section import fleet_parser
 from fairserve.platform.server.http_state import RunningState, put_on
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.server.stored_settings import StoredSettings

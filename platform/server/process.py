@@ -40,9 +40,9 @@ from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
 from fairserve.platform.server.backup.archive import ArchiveError
 from fairserve.platform.server.backup.restore import check_restored
+from fairserve.platform.server.configuration.fleet_section import fleet_parser
 from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.doctor.redis_server import redis_findings
-from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits

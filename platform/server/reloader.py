@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from fastapi import FastAPI
 
+from fairserve.platform.server.configuration.reload import READ_BY_JOBS, change_of
+from fairserve.platform.server.configuration.sources import SettingsError
 from fairserve.platform.server.lifecycle import Platform
 from fairserve.platform.server.logs import reload_logging
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_reload import READ_BY_JOBS, change_of
-from fairserve.platform.server.settings_sources import SettingsError
 
 logger = logging.getLogger(__name__)
 

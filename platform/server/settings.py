@@ -1,7 +1,7 @@
 """All settings of the server: those of each room, composed, and its own.
 
 A field ``max_body_bytes`` is the flag ``--max-body-bytes``, ``FAIRSERVE_MAX_BODY_BYTES``, and a name in
-the configuration file; :mod:`fairserve.platform.server.settings_sources` has their precedence.
+the configuration file; :mod:`fairserve.platform.server.configuration.sources` has their precedence.
 ``DATABASE_URL`` and ``REDIS_URL`` are read without the prefix, too.
 Secrets have no flag, because a process list shows flags. Names are unique across rooms, so that
 :class:`Settings` takes them flat: ``Settings(port=0, data_dir=folder)``. A room reads its own part.

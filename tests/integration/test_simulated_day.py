@@ -8,10 +8,10 @@ import databases
 import pandas
 import pytest
 from shared_traces import shared_trace
+from simulated_ledger import SimulatedLedger
 from sqlalchemy import func, select
 
 from fairserve.benchmarks.simulate.job import SimulationJob, run_job
-from fairserve.benchmarks.simulate.ledger import SimulatedLedger
 from fairserve.benchmarks.traces import assignment
 from fairserve.benchmarks.traces.reading import read_trace
 from fairserve.engine.simulated.cost_model import cost_model

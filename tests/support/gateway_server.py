@@ -32,7 +32,7 @@ from fairserve.platform.fleet.running_fleet import RunningFleet
 from fairserve.platform.reporting.traffic import recorder
 from fairserve.platform.server import process, wiring
 from fairserve.platform.server.commands import serve
-from fairserve.platform.server.settings_sources import settings_from
+from fairserve.platform.server.configuration.sources import settings_from
 from fairserve.platform.tenancy.profiles import changes
 
 ADMIN_KEY = "sk-test-admin-" + "0" * 40

@@ -16,8 +16,8 @@ from fairserve.platform.base.command_line import (
     print_table,
     with_options,
 )
-from fairserve.platform.server.settings_flags import all_flags
-from fairserve.platform.server.settings_sources import Layers, SettingsError, layers_of
+from fairserve.platform.server.configuration.flags import all_flags
+from fairserve.platform.server.configuration.sources import Layers, SettingsError, layers_of
 
 app = CommandGroup(help="Check and show the settings of the server, from all their sources.")
 
@@ -29,7 +29,7 @@ def check(**flags: Any) -> int:
 
     Prints each problem on one line, with file and line if it is in the configuration file.
     """
-    from fairserve.platform.server.configuration import problems_of
+    from fairserve.platform.server.configuration.checks import problems_of
 
     try:
         layers = layers_of(flags)
@@ -60,18 +60,18 @@ def show(
     Secrets and passwords are masked; a configuration file in yaml or json leaves them out.
     """
     from fairserve.platform.fleet.fleet_file import FleetFileError
-    from fairserve.platform.server import configuration
+    from fairserve.platform.server.configuration import checks
 
     try:
         layers = layers_of(flags)
         settings = layers.settings()
         if format == "text":
-            rows = configuration.as_rows(layers, settings)
+            rows = checks.as_rows(layers, settings)
             print_table(rows, ["setting", "value", "source"])
         elif format == "yaml":
-            print(configuration.as_yaml(layers, settings), end="")
+            print(checks.as_yaml(layers, settings), end="")
         else:
-            print(configuration.as_json(layers, settings))
+            print(checks.as_json(layers, settings))
     except (SettingsError, FleetFileError) as error:
         raise CommandError(str(error), FAILED) from error
 

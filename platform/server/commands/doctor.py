@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from fairserve.platform.base.command_line import FAILED, CommandGroup, with_options
-from fairserve.platform.server.settings_flags import SECRETS_NOTE, all_flags
+from fairserve.platform.server.configuration.flags import SECRETS_NOTE, all_flags
 
 if TYPE_CHECKING:
     from fairserve.platform.server.doctor.finding import Finding
@@ -50,10 +50,10 @@ def doctor(
 
 
 def _findings(flags: dict[str, Any]) -> Iterator[Finding]:
-    from fairserve.platform.server.configuration import part_problems
+    from fairserve.platform.server.configuration.checks import part_problems
+    from fairserve.platform.server.configuration.sources import SettingsError, layers_of
     from fairserve.platform.server.doctor import host, redis_server, storage, workers
     from fairserve.platform.server.doctor.finding import fail
-    from fairserve.platform.server.settings_sources import SettingsError, layers_of
 
     try:
         layers = layers_of(flags)

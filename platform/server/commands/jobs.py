@@ -28,7 +28,7 @@ from fairserve.platform.db.engine import read_only, session_factory
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.server.commands.on_database import DATABASE, opened
-from fairserve.platform.server.settings_flags import flag_options
+from fairserve.platform.server.configuration.flags import flag_options
 
 app = CommandGroup(help="Background jobs, run by the server itself or by Celery.")
 _REDIS = flag_options("redis_url")

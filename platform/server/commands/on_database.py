@@ -15,9 +15,9 @@ from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.base.validation import text_of
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import connect
+from fairserve.platform.server.configuration.flags import flag_options
+from fairserve.platform.server.configuration.sources import settings_from
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_flags import flag_options
-from fairserve.platform.server.settings_sources import settings_from
 
 DATABASE = flag_options("database_url", "data_dir", "config")
 """The flags that name the database, and the configuration file that may."""

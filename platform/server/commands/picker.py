@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairserve.platform.base.command_line import CommandError, CommandGroup, with_options
 from fairserve.platform.server.commands.serve import run_server
+from fairserve.platform.server.configuration.flags import SECRETS_NOTE, all_flags
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_flags import SECRETS_NOTE, all_flags
 
 if TYPE_CHECKING:
     from fairserve.platform.server.picker import Picker

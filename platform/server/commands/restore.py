@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from fairserve.platform.base.command_line import FAILED, CommandError, CommandGroup, with_options
-from fairserve.platform.server.settings_flags import flag_options
-from fairserve.platform.server.settings_sources import SettingsError, settings_from
+from fairserve.platform.server.configuration.flags import flag_options
+from fairserve.platform.server.configuration.sources import SettingsError, settings_from
 
 app = CommandGroup()
 

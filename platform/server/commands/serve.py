@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fairserve.platform.base.command_line import CommandError, CommandGroup, with_options
+from fairserve.platform.server.configuration.flags import SECRETS_NOTE, all_flags
+from fairserve.platform.server.configuration.sources import SettingsError, layers_of
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_flags import SECRETS_NOTE, all_flags
-from fairserve.platform.server.settings_sources import SettingsError, layers_of
 
 if TYPE_CHECKING:
     from fairserve.platform.server.picker import Picker
@@ -44,7 +44,7 @@ def run_server(
     gc.disable()
     from fairserve.platform.db.schema import SchemaError
     from fairserve.platform.server import process
-    from fairserve.platform.server.configuration import checked_settings
+    from fairserve.platform.server.configuration.checks import checked_settings
 
     gc.freeze()
     gc.enable()

@@ -26,8 +26,8 @@ from fairserve.platform.base.command_line import (
 from fairserve.platform.reporting.traffic.export import Export
 from fairserve.platform.reporting.traffic.export import export as export_calls
 from fairserve.platform.reporting.traffic.segments import read_recording, recording_folder
-from fairserve.platform.server.settings_flags import flag_options
-from fairserve.platform.server.settings_sources import settings_from
+from fairserve.platform.server.configuration.flags import flag_options
+from fairserve.platform.server.configuration.sources import settings_from
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])")

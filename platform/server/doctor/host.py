@@ -5,11 +5,11 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 
-from fairserve.platform.server.configuration import MASK, value_of
+from fairserve.platform.server.configuration.checks import MASK, value_of
+from fairserve.platform.server.configuration.sources import Layers
 from fairserve.platform.server.doctor.finding import Finding, ok, warn
 from fairserve.platform.server.http.descriptors import connections_within, descriptor_limit
 from fairserve.platform.server.settings import FIELDS, Settings
-from fairserve.platform.server.settings_sources import Layers
 
 
 def check_open_files(settings: Settings) -> Iterator[Finding]:

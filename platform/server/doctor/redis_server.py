@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairserve.platform.server.configuration import role_problems
+from fairserve.platform.server.configuration.checks import role_problems
+from fairserve.platform.server.configuration.flags import environment_names
 from fairserve.platform.server.doctor.clocks import compared
 from fairserve.platform.server.doctor.finding import Finding, fail, ok, warn
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_flags import environment_names
 
 TIMEOUT_S = 3.0
 NEEDED = (6, 2)

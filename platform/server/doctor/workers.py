@@ -22,7 +22,7 @@ from fairserve.platform.fleet.prompts.reader import load_counter
 from fairserve.platform.fleet.prompts.tokenizer_files import NoTokenizerError
 from fairserve.platform.fleet.static_workers import static_fleet
 from fairserve.platform.fleet.worker_spec import WorkerSpec
-from fairserve.platform.server.configuration import configured_fleet, masked
+from fairserve.platform.server.configuration.checks import configured_fleet, masked
 from fairserve.platform.server.doctor.clocks import compared
 from fairserve.platform.server.doctor.finding import Finding, fail, ok, warn
 from fairserve.platform.server.settings import Settings

@@ -13,9 +13,9 @@ from helm_chart import check, helm, rendered
 
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.fleet.fleet_file import parse_fleet
+from fairserve.platform.server.configuration.flags import environment_names
+from fairserve.platform.server.configuration.sources import settings_from
 from fairserve.platform.server.settings import FIELDS
-from fairserve.platform.server.settings_flags import environment_names
-from fairserve.platform.server.settings_sources import settings_from
 from fairserve.platform.server.shared_order import SharedOrder
 
 CHART = Path(__file__).resolve().parents[3] / "deploy/helm/fairserve"

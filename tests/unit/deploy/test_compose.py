@@ -11,9 +11,9 @@ import yaml
 
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.fleet.fleet_file import parse_fleet
+from fairserve.platform.server.configuration.flags import environment_names
+from fairserve.platform.server.configuration.sources import settings_from
 from fairserve.platform.server.settings import FIELDS, Settings
-from fairserve.platform.server.settings_flags import environment_names
-from fairserve.platform.server.settings_sources import settings_from
 from fairserve.platform.server.shared_order import SharedOrder
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"

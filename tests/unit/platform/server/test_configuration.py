@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from fairserve.platform.server import cli
-from fairserve.platform.server.configuration import configured_fleet
-from fairserve.platform.server.fleet_section import fleet_parser
+from fairserve.platform.server.configuration.checks import configured_fleet
+from fairserve.platform.server.configuration.flags import environment_names
+from fairserve.platform.server.configuration.fleet_section import fleet_parser
+from fairserve.platform.server.configuration.reload import READ_BY_JOBS, RELOADABLE, change_of
+from fairserve.platform.server.configuration.sources import SettingsError, layers_of, settings_from
 from fairserve.platform.server.settings import FIELDS, Settings
-from fairserve.platform.server.settings_flags import environment_names
-from fairserve.platform.server.settings_reload import READ_BY_JOBS, RELOADABLE, change_of
-from fairserve.platform.server.settings_sources import SettingsError, layers_of, settings_from
 
 ROOT = Path(__file__).resolve().parents[4]
 FLEET = """

@@ -18,15 +18,15 @@ from fairserve.platform.db.key_hash import KeyHasher, key_hasher
 from fairserve.platform.db.settings import DbSettings
 from fairserve.platform.server import cli
 from fairserve.platform.server.commands.serve import app
-from fairserve.platform.server.settings import FIELDS as ALL
-from fairserve.platform.server.settings import ROOM_OF, ROOMS, Settings
-from fairserve.platform.server.settings_flags import (
+from fairserve.platform.server.configuration.flags import (
     environment_names,
     flag,
     guide,
 )
-from fairserve.platform.server.settings_sources import settings_from
-from fairserve.platform.server.settings_topics import TOPICS, WHEN
+from fairserve.platform.server.configuration.sources import settings_from
+from fairserve.platform.server.configuration.topics import TOPICS, WHEN
+from fairserve.platform.server.settings import FIELDS as ALL
+from fairserve.platform.server.settings import ROOM_OF, ROOMS, Settings
 from fairserve.platform.serving.options import file_options
 from fairserve.platform.tenancy.system.settings import TuningSettings
 
@@ -59,7 +59,7 @@ def help_text():
 def test_every_setting_is_described_and_documented():
     text = (ROOT / "docs/guide/settings.md").read_text()
     assert text == guide(), (
-        "run: python -m fairserve.platform.server.settings_flags > docs/guide/settings.md"
+        "run: python -m fairserve.platform.server.configuration.flags > docs/guide/settings.md"
     )
     text = text.partition("## Parameters of the system")[0]
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}

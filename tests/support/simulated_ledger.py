@@ -1,29 +1,20 @@
-"""A simulation's calls and runs as ledger rows, so that reports can be made of such traffic.
-
-Rows are those that control would have written, dated from a moment that represents the trace's
-zero, and priced by the database's price table. Their ids are derived from trace, system and seed,
-so writing the same simulation again changes nothing.
-"""
+"""A simulation's calls and runs as the ledger rows that control would have written."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeVar
 
-from fairserve.benchmarks.simulate.job import Say, SimulationJob, SimulationOutcome, run_job
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.platform.control.call_state import rejection_fields
 from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
-from fairserve.platform.db import schema
-from fairserve.platform.db.engine import SessionFactory, connect, session_factory
+from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.prices.book import PriceBook
-from fairserve.platform.tenancy.prices.repository import load_book
 from fairserve.scheduling.dispatch.admission import BILLED
 from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.fairness.cost import Linear
@@ -115,39 +106,6 @@ class SimulatedLedger(ReplayWatcher):
             with sessions.begin() as session:
                 upsert_interactions(session, runs)
         roll_up(sessions)
-
-
-def run_into(
-    job: SimulationJob, database_url: str, begin: datetime | None, say: Say
-) -> SimulationOutcome:
-    """Simulate, and write the rows into a database, whose tables are created if it is empty.
-
-    Without ``begin`` the trace's zero is the midnight before last, UTC. Raises SQLAlchemyError or
-    SchemaError before anything is simulated.
-    """
-    engine = connect(database_url)
-    try:
-        schema.prepare(engine, create_if_empty=True)
-        sessions = session_factory(engine)
-        with sessions() as session:
-            prices = load_book(session)
-        ledger = SimulatedLedger(_prefix(job), begin or _yesterday(), prices)
-        outcome = run_job(job, say, ledger)
-        ledger.write(sessions)
-    finally:
-        engine.dispose()
-    say(f"wrote {len(ledger.calls):,} calls and {len(ledger.runs):,} runs into the ledger")
-    return outcome
-
-
-def _prefix(job: SimulationJob) -> str:
-    text = f"{job.trace.name}\n{job.name}\n{job.options.seed}"
-    return f"sim-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
-def _yesterday() -> datetime:
-    day_s = 86_400
-    return datetime.fromtimestamp(datetime.now(UTC).timestamp() // day_s * day_s - day_s, UTC)
 
 
 def _batches(records: Sequence[R]) -> list[Sequence[R]]:

@@ -23,10 +23,10 @@ from fairserve.platform.fleet.fleet import Desired, FleetPart, clashes, merge
 from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.static_workers import static_fleet
 from fairserve.platform.monitoring.tracing.loading import tracing_class
-from fairserve.platform.server.fleet_section import fleet_parser, wrong_settings
+from fairserve.platform.server.configuration.fleet_section import fleet_parser, wrong_settings
+from fairserve.platform.server.configuration.sources import Layers, SettingsError
+from fairserve.platform.server.configuration.topics import TOPICS
 from fairserve.platform.server.settings import ROOM_OF, Settings
-from fairserve.platform.server.settings_sources import Layers, SettingsError
-from fairserve.platform.server.settings_topics import TOPICS
 from fairserve.platform.serving.files.store import filesystem_at
 from fairserve.platform.tenancy.system.parameters import configured_system
 

@@ -9,8 +9,8 @@ from fairserve.platform.base.config_file import FLEET, ConfigFile, read_config
 from fairserve.platform.base.yaml_file import YamlFileError
 from fairserve.platform.fleet.fleet import FleetPart
 from fairserve.platform.fleet.fleet_file import FleetFileError, Parse, fleet_part, parse_fleet
+from fairserve.platform.server.configuration.sources import Layers
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_sources import Layers
 
 
 def fleet_parser(settings: Settings, *, alone: bool = False) -> Parse:

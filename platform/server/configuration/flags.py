@@ -2,7 +2,7 @@
 
 Both are derived from :data:`fairserve.platform.server.settings.FIELDS`, so that a setting without
 description, flag or documentation cannot exist. ``python -m
-fairserve.platform.server.settings_flags > docs/guide/settings.md`` writes the guide.
+fairserve.platform.server.configuration.flags > docs/guide/settings.md`` writes the guide.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import AliasChoices
 
 from fairserve.platform.base.command_line import option
+from fairserve.platform.server.configuration.reload import RELOADABLE
+from fairserve.platform.server.configuration.topics import TOPICS, WHEN
 from fairserve.platform.server.settings import FIELDS
-from fairserve.platform.server.settings_reload import RELOADABLE
-from fairserve.platform.server.settings_topics import TOPICS, WHEN
 
 SECRETS_NOTE = (
     "Secrets have no flag: FAIRSERVE_SECRET_KEY, FAIRSERVE_SECRET_KEY_PREVIOUS, FAIRSERVE_ADMIN_KEY,"
@@ -110,7 +110,7 @@ def guide() -> str:
     lines = [
         "# Settings",
         "",
-        "Written by `python -m fairserve.platform.server.settings_flags`; a test keeps it current.",
+        "Written by `python -m fairserve.platform.server.configuration.flags`; a test keeps it current.",
         "",
         "A flag of `fairserve serve` wins over its environment variable, that over the",
         "[configuration file](configuration.md) (`--config`), and that over the default. The file has",
