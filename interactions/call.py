@@ -61,7 +61,7 @@ class TokenUsage(NamedTuple):
     @property
     def extend_tokens(self) -> int:
         """Return the prompt tokens that had to be computed."""
-        return max(0, self.prompt_tokens - self.cached_tokens)
+        return max(0, self.input_tokens + self.system_tokens - self.cached_tokens)
 
 
 NO_USAGE = TokenUsage()

@@ -26,6 +26,7 @@ from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.errors import InteractionError
+from fairserve.interactions.tracking.run import Run
 from fairserve.interactions.tracking.tracker import TrackerLimits
 from fairserve.platform.base.errors import FairServeError, PermissionDeniedError, UnavailableError
 from fairserve.platform.control.call_state import CallState
@@ -222,7 +223,7 @@ class Cell:
         run = self.dispatcher.tracker.get(call.interaction_id)
         age_s = 0.0 if run is None else self._now_s - run.opened_s
         live.run_opened_at = self.runs.call_accepted(call, live.accepted_at, run, age_s)
-        self._save_run(call.interaction_id)
+        self._save_run(run)
         live.block_keys = self.dispatcher.block_keys(call)
         self.outputs.append(CallChange(live, "accepted"))
         self._execute(commands)
@@ -434,7 +435,7 @@ class Cell:
     def _open_run(self, event: ev.InteractionOpened) -> None:
         self._execute(self._handled(event, event.app))
         self.runs.opened(event.interaction_id, event.tenant, event.app, event.user, self._now_at)
-        self._save_run(event.interaction_id)
+        self._save_run(self.dispatcher.tracker.get(event.interaction_id))
 
     def _restore_run(self, event: RunRestored) -> None:
         run = event.run
@@ -444,17 +445,17 @@ class Cell:
 
     def _close_run(self, event: ev.InteractionClosed) -> None:
         self._execute(self._handled(event, event.interaction_id.partition("/")[0]))
-        self._save_run(event.interaction_id)
+        self._save_run(self.dispatcher.tracker.get(event.interaction_id))
 
     def _stop_user(self, event: ev.UserStopped) -> None:
         self._execute(self.dispatcher.handle(event, self._now_s), blocked=True)
 
-    def _save_run(self, run_id: str) -> None:
+    def _save_run(self, run: Run | None) -> None:
         """Put out the state of an open run that a restart cannot derive from its calls."""
-        run = self.dispatcher.tracker.get(run_id)
         record = None if run is None else self.runs.unsaved(run)
-        if record is not None:
-            self.outputs.append(JournalRow("open_interaction", run_id, plain_of(record)))
+        if run is not None and record is not None:
+            row = JournalRow("open_interaction", run.interaction_id, plain_of(record))
+            self.outputs.append(row)
 
     # --- time and settings ------------------------------------------------------------------------
 

@@ -238,7 +238,7 @@ class ControlService:
         self._outputs += outputs
         if self._executing:
             return
-        self._executing = True
+        self._executing, now_s = True, self._clock()
         rejected: list[str] = []
         """Calls that were not accepted, and of which the listeners still hear."""
         try:
@@ -246,7 +246,7 @@ class ControlService:
                 output = self._outputs.popleft()
                 match output:
                     case CallChange():
-                        self._changed(output)
+                        self._changed(output, now_s)
                     case JournalRow(kind, key, data):
                         sequence = self._journal.append(kind, key, data)
                         if kind == "accepted" and (waiter := self._waiters.get(key)) is not None:
@@ -344,9 +344,9 @@ class ControlService:
         """Return whether a client of this process may wait for an event of another one."""
         return bool(self._waiters) and self.cell.calls.waiting > 0
 
-    def _changed(self, change: CallChange) -> None:
+    def _changed(self, change: CallChange, now_s: float) -> None:
         """Notify the listeners, and the followers of the run, of a step of a call."""
-        live, now_s = change.call, self._clock()
+        live = change.call
         waiter = self._waiters.get(live.record_id)
         listeners = self._listeners if waiter is not None else self._listeners_of_all
         match change.step:

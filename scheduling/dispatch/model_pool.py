@@ -81,15 +81,15 @@ class ModelPool:
         check_feeder(self._system, feeder)
         if share is None or not isinstance(feeder, WscFeeder):
             return None
-        candidates, serving = self.feed.candidates, self.worker_table.serving
-        return RunGate(feeder, self._directory, self.locality, candidates, serving, share, hold_s)
+        candidates, table = self.feed.candidates, self.worker_table
+        return RunGate(feeder, self._directory, self.locality, candidates, table, share, hold_s)
 
     def has_place(self, run_id: str, now_s: float) -> bool:
         """Return whether a run is in progress here, with a place in memory or without one by others."""
         return self.gate is None or self.gate.has_place(run_id, now_s)
 
     @property
-    def feeders(self) -> tuple[Feeder, Feeder]:
+    def feeders(self) -> tuple[Feeder, ...]:
         """Return the feeders of ordinary and of background calls."""
         return self.feeder, self.background_feeder
 
@@ -184,11 +184,11 @@ class ModelPool:
         self.update_overload()
         self.worker_table.tick(now_s)
         if self.gate is not None:
-            workers = self.worker_table.serving()
+            workers = self.worker_table.serving
             self.gate.tick(workers, self.feed.not_for(workers), now_s)
         commands = self.pump()
         held = self.gate is not None and self.gate.full
-        blocked = bool(self.feed) and (held or not self.worker_table.any_open)
+        blocked = bool(self.feed) and (held or not self.worker_table.open.mask)
         self.feed.backlog.tick(now_s, blocked=blocked, used_tokens=self._use()[0])
         return commands
 
@@ -303,8 +303,7 @@ class ModelPool:
         if live.worker_id == worker_id and live.epoch == worker.epoch:
             return []
         self.leave(live, 0, now_s)
-        there = 1 << self.locality.workers.slot(worker_id)
-        live.cached_tokens, _ = self.locality.match(live.call, there)
+        live.cached_tokens, _ = self.locality.match(live.call, worker.bit)
         self.router.dispatched(live.call, worker_id, live.charge_factor)
         self.locality.placed(live.call, worker_id)
         live.worker_id, live.epoch = worker_id, worker.epoch

@@ -432,7 +432,7 @@ class Journal:
         with self._lock:
             waiters = []
             batch, self._in_cache = self._in_cache, []
-            segment.size_bytes += self._in_cache_bytes
+            self._kept.grow(segment, self._in_cache_bytes)
             self._pending_bytes -= self._in_cache_bytes
             self._in_cache_bytes = 0
             self._failure = None
