@@ -55,7 +55,7 @@ class CallState:
     repeats: bool = False
     """The client library marked the call as a repetition of an earlier one."""
     own_row: bool = True
-    """False for an ended call that shares a row with others, because it used nothing."""
+    """False for an ended call that shares a row with others; one that used something never does."""
     release: Release | None = None
     """Its end, if that was read before its grant: a state lacked both."""
     superseded: bool = False

@@ -23,7 +23,7 @@ from fairserve.interactions.tracking.run import Attachment
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.base import Feeder
+from fairserve.scheduling.base import Feeder, TimedRouter
 from fairserve.scheduling.directory import Directory, Setting
 from fairserve.scheduling.dispatch.admission import Admission, AdmissionOptions, LimitsInUse
 from fairserve.scheduling.dispatch.membership import Membership
@@ -83,7 +83,9 @@ class Dispatcher:
         self.first = self.new_pool()
         """Pool of the first model that is used. It exists from the start: building it validates the
         policies' options."""
-        self._feeders = self.first.feeders
+        self._timed: list[TimedRouter] = []
+        """Routers of the pools whose decisions depend on time."""
+        self._feeders: list[Feeder] = list(self.first.feeders)
         """Feeders of all models, or of the initial pool if none is in use."""
         self._membership = Membership(self.pool_of)
         self._handlers: dict[type, Callable[[Any, float], list[ev.Command]]] = {
@@ -127,7 +129,9 @@ class Dispatcher:
         """Replace the pools by these, which contain every call in progress and every worker."""
         self.pools = pools
         self.first = next(iter(pools.values()), self.first)
-        self._feeders = sum([each.feeders for each in pools.values()], ()) or self.first.feeders
+        used = [*pools.values()]
+        self._timed = [each.router for each in used if isinstance(each.router, TimedRouter)]
+        self._feeders = [feeder for each in used or [self.first] for feeder in each.feeders]
         self._membership.compose(pools.values())
         for model, each in pools.items():
             each.resume(live for live in self._live.values() if live.call.pool == model)
@@ -141,8 +145,8 @@ class Dispatcher:
 
     def handle(self, event: ev.Event, now_s: float) -> list[ev.Command]:
         """Handle an event at ``now_s`` (monotonic seconds, not decreasing); return the commands."""
-        for each in self.pools.values():
-            each.router.tick(now_s)
+        for router in self._timed:
+            router.tick(now_s)
         return self._handlers[type(event)](event, now_s)
 
     def queued(self, model: str, *of: str, background: bool = False) -> int:

@@ -56,29 +56,29 @@ class Feed:
 
     def add(self, live: QueuedCall) -> list[ev.Command]:
         """Queue an arriving call. Raises ValueError if it is queued already."""
-        self._queue(live)
+        self._enter(live)
         self._feeder.add(live.call)
         return self.pump()
 
     def requeue(self, live: QueuedCall) -> list[ev.Command]:
         """Requeue a call whose worker failed before any output of it."""
-        self._queue(live)
+        self._enter(live)
         self._feeder.requeue(live.call)
         return self.pump()
-
-    def _queue(self, live: QueuedCall) -> None:
-        call = live.call
-        cached, _ = self._locality.match(call, self._worker_table.serving.mask)
-        live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
-        self._enter(live)
-        self.demand_tokens += live.demand_tokens
 
     def __len__(self) -> int:
         """Return the number of queued calls."""
         return len(self._queued)
 
     def _enter(self, live: QueuedCall) -> None:
+        call = live.call
+        cached, _ = self._locality.match(call, self._worker_table.serving.mask)
+        live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
+        self._count(live)
+
+    def _count(self, live: QueuedCall) -> None:
         self._queued[live.call.call_id] = live
+        self.demand_tokens += live.demand_tokens
         self.places.enter(live)
         restriction = live.call.restriction
         if restriction is not UNRESTRICTED:
@@ -86,6 +86,7 @@ class Feed:
 
     def _leave(self, live: QueuedCall) -> None:
         del self._queued[live.call.call_id]
+        self.demand_tokens -= live.demand_tokens
         if not self._queued:
             self.backlog.emptied = True
         self.places.leave(live.call)
@@ -100,7 +101,6 @@ class Feed:
         self._leave(live)
         if self.gate is not None:
             self.gate.unqueue(live.call)
-        self.demand_tokens -= live.demand_tokens
 
     def pump(self) -> list[ev.Command]:
         """Dispatch queued calls to open workers until there are no more of either."""
@@ -190,7 +190,6 @@ class Feed:
     def _dispatch(self, live: QueuedCall, worker: Worker) -> ev.Admit:
         call = live.call
         self._leave(live)
-        self.demand_tokens -= live.demand_tokens
         self.backlog.sent_tokens += live.demand_tokens
         live.cached_tokens, _ = self._locality.match(call, worker.bit)
         held = self.gate is not None and self.gate.holds(call)
@@ -215,7 +214,7 @@ class Feed:
     def restore(self, lives: Iterable[QueuedCall]) -> None:
         """Replace the queued calls; the feeder is restored apart."""
         self._queued, self.places, self._restricted = {}, QueuePlaces(), Counter()
+        self.demand_tokens = 0
         for live in lives:
             if live.worker_id is None:
-                self._enter(live)
-        self.demand_tokens = sum(live.demand_tokens for live in self._queued.values())
+                self._count(live)

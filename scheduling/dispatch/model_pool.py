@@ -19,7 +19,7 @@ from fairserve.interactions.call import Call, ClientPath
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.tracking.run import Attachment
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.base import Feeder, Router
+from fairserve.scheduling.base import Feeder, Router, TimedRouter
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.background_room import Room, largest
 from fairserve.scheduling.dispatch.feed import Feed
@@ -89,7 +89,7 @@ class ModelPool:
         return self.gate is None or self.gate.has_place(run_id, now_s)
 
     @property
-    def feeders(self) -> tuple[Feeder, ...]:
+    def feeders(self) -> tuple[Feeder, Feeder]:
         """Return the feeders of ordinary and of background calls."""
         return self.feeder, self.background_feeder
 
@@ -374,7 +374,8 @@ class ModelPool:
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Return the state as plain JSON values; ages, not times."""
-        self.router.tick(now_s)  # so that the snapshot includes the time since the last tick
+        if isinstance(self.router, TimedRouter):  # the snapshot includes the time since its last tick
+            self.router.tick(now_s)
         return {
             "locality": self.locality.snapshot(now_s),
             "feeder": self.feeder.snapshot(),
@@ -397,7 +398,8 @@ class ModelPool:
         self.feeder.restore(state["feeder"], by_id)
         self.background_feeder.restore(state["background_feeder"], by_id)
         self.router.restore(state["router"])
-        self.router.tick(now_s)
+        if isinstance(self.router, TimedRouter):
+            self.router.tick(now_s)
         self.worker_table.restore(state["worker_table"], now_s)
         self.overload.overloaded = state["overloaded"]
         self.feed.backlog.restore(state["backlog"], now_s)
