@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import quote, unquote
 
@@ -60,7 +61,7 @@ class TokenUsage(NamedTuple):
     @property
     def extend_tokens(self) -> int:
         """Return the prompt tokens that had to be computed."""
-        return max(0, self.prompt_tokens - self.cached_tokens)
+        return max(0, self.input_tokens + self.system_tokens - self.cached_tokens)
 
 
 NO_USAGE = TokenUsage()
@@ -180,6 +181,9 @@ class Call:
         if not self.client:
             self.client = (self.tenant, self.user)
 
+    def __copy__(self) -> Call:
+        return Call(*_VALUES(self))
+
     @property
     def tier(self) -> ServiceTier:
         """Return the service tier of the call."""
@@ -206,6 +210,9 @@ class Call:
     def most_tokens(self) -> int:
         """Return the tokens that the call can hold: its prompt and the largest output."""
         return self.prompt_tokens + self.samples * self.max_output_tokens
+
+
+_VALUES = attrgetter(*(f.name for f in fields(Call) if f.init))
 
 
 def client_path(call: Call, levels: str) -> ClientPath:

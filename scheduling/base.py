@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fairserve.interactions.call import (
     NO_TOKENS,
@@ -295,10 +295,6 @@ class Router(Protocol):
         """Record that a dispatched call has left its worker's queue."""
         ...
 
-    def tick(self, now_s: float) -> None:
-        """Advance the time to ``now_s`` before each event; most routers ignore it."""
-        ...
-
     def finished(
         self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
     ) -> None:
@@ -318,4 +314,13 @@ class Router(Protocol):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Replace the state by an earlier snapshot."""
+        ...
+
+
+@runtime_checkable
+class TimedRouter(Router, Protocol):
+    """Router whose decisions depend on time."""
+
+    def tick(self, now_s: float) -> None:
+        """Advance the time to ``now_s``, before each event."""
         ...

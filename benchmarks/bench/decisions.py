@@ -56,7 +56,7 @@ class Decisions:
         for worker, tokens in self.worker_tokens.items():
             dispatcher.handle(WorkerJoined(worker, tokens), 0.0)
         self.locality, self.router = dispatcher.first.locality, dispatcher.first.router
-        self._open = dispatcher.first.worker_table.open()
+        self._open = dispatcher.first.worker_table.open
         self._outstanding: deque[tuple[Call, str]] = deque()
         self.calls_made = 0
         self._fill()

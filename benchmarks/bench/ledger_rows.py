@@ -17,7 +17,7 @@ from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns
 from fairserve.platform.background.settings import BackgroundSettings
 from fairserve.platform.background.webhooks.outbox import Outbox
-from fairserve.platform.control.journal.entries import JournalEntry, decode, encode
+from fairserve.platform.control.journal.entries import decode, encode
 from fairserve.platform.control.messages import CallRecord, InteractionRecord, Rows
 from fairserve.platform.control.record import plain_of, record_of
 from fairserve.platform.db.base import new_id
@@ -136,6 +136,6 @@ def _lines(number: int, at: float) -> tuple[bytes, bytes]:
     )
     run = InteractionRecord(run_id, "tenant", "app", user, "complete", at, at + 0.5, 1, 451, 0)
     return (
-        encode(JournalEntry("closed", call_id, plain_of(call))),
-        encode(JournalEntry("interaction", f"app/{run_id}", plain_of(run))),
+        encode("closed", call_id, plain_of(call)),
+        encode("interaction", f"app/{run_id}", plain_of(run)),
     )

@@ -99,6 +99,8 @@ class Attachment(NamedTuple):
     """Calls of the run that were accepted before this one."""
     tokens: int = 0
     """Tokens used by the ended calls of the run."""
+    reopens: Run | None = None
+    """The ended run that the call reopens."""
 
 
 class Run:
@@ -120,6 +122,7 @@ class Run:
         "live",
         "numbers",
         "opened_s",
+        "owner",
         "requested_tools",
         "single",
         "tenant",
@@ -130,6 +133,7 @@ class Run:
 
     def __init__(self, interaction_id: str, owner: Owner, now_s: float) -> None:
         self.interaction_id = interaction_id
+        self.owner = owner
         self.tenant, self.app, self.user = owner
         self.opened_s = self.last_active_s = now_s
         self.single = False
@@ -167,11 +171,6 @@ class Run:
 
     def __contains__(self, call_id: object) -> bool:
         return call_id in self.numbers
-
-    @property
-    def owner(self) -> Owner:
-        """Return the tenant, app and user."""
-        return self.tenant, self.app, self.user
 
     @property
     def state(self) -> RunState:

@@ -80,7 +80,8 @@ class SharedTable(Generic[K, V]):
         An owner's entries that are not ``kept`` leave first. Of equals, the owner that adds an entry
         loses its own. An entry larger than the table is not added, but returned.
         """
-        self.pop(key)
+        if key in self._entries:
+            self.pop(key)
         if size > self.limit:
             return [value]
         self._entries[key] = _Entry(until_s, owner, value, int(kept))

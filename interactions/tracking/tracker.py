@@ -278,7 +278,7 @@ class Tracker:
 
         ``context_tokens`` is the maximum size of one call of the model.
         """
-        interaction_id, parents = call.interaction_id, call.parents
+        interaction_id, parents, reopens = call.interaction_id, call.parents, None
         run = self._runs.get(interaction_id)
         if parents and call.call_id in parents:
             raise CycleError(f"call {call.call_id!r} names itself as its parent")
@@ -292,6 +292,7 @@ class Tracker:
                 if parents:
                     raise _unknown(parents[0])
                 return Attachment(1, under_way=False, immune=False)
+            reopens = run
         if run.user != call.user or run.app != call.app or run.tenant != call.tenant:
             raise ForeignInteractionError(f"interaction {interaction_id!r} belongs to another user")
         if run.declared and not call.declared:
@@ -315,7 +316,7 @@ class Tracker:
             follows = run.inferred_parents(call) if self._infer else ()
         immune = self.immunity.holds(calls, run.tokens, profile, context_tokens)
         stage = run.stage_after(follows)
-        return Attachment(stage, calls > 0, immune, follows, calls, run.tokens)
+        return Attachment(stage, calls > 0, immune, follows, calls, run.tokens, reopens)
 
     def accept(
         self, call: Call, attachment: Attachment, now_s: float
@@ -324,12 +325,11 @@ class Tracker:
 
         Returns whether it reopened its run, and the end of the run whose place its run takes.
         """
-        run = self._runs.get(call.interaction_id)
+        run, reopened, displaced = self._runs.get(call.interaction_id), False, None
         begins, idle = run is None, run is not None and not run.live
-        reopened, displaced = False, None
         if run is None:
             owner = call.tenant, call.app, call.user
-            run = self._reopenable(call.interaction_id, call.tenant, now_s)
+            run = attachment.reopens
             displaced = self._displace(owner, now_s)
             if run is None:
                 run = Run(call.interaction_id, owner, now_s)

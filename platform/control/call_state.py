@@ -55,7 +55,7 @@ class CallState:
     repeats: bool = False
     """The client library marked the call as a repetition of an earlier one."""
     own_row: bool = True
-    """False for an ended call that shares a row with others, because it used nothing."""
+    """False for an ended call that shares a row with others; one that used something never does."""
     release: Release | None = None
     """Its end, if that was read before its grant: a state lacked both."""
     superseded: bool = False
@@ -65,6 +65,8 @@ class CallState:
     """W3C trace context of its span; empty: it is not traced."""
     """Set by the listener that traces calls; control does not read it."""
     owner: Client = field(init=False)
+    _lasting: dict[str, Any] | None = field(init=False, default=None)
+    """Fields of its row that do not change after its acceptance; None before, and after a restore."""
 
     def __post_init__(self) -> None:
         self.owner = (self.call.tenant, self.call.app, self.call.user)
@@ -99,38 +101,43 @@ class CallState:
         charged: bool = True,
     ) -> dict[str, Any]:
         """Return the fields of its :class:`CallRecord`, if it ends now with the usage so far."""
-        call, usage = self.call, self.usage
-        spent = usage.prompt_tokens + usage.output_tokens
+        usage, price = self.usage, self.price
+        billed = charged and outcome in BILLED and price is not FREE
+        return {
+            **(self._lasting or self._lasting_fields()),
+            "outcome": outcome,
+            "ended_at": ended_at,
+            **_usage_fields(usage),
+            "queue_delay_s": self.queue_s,
+            "ttft_s": self.ttft_s,
+            "duration_s": now_s - self.submitted_s,
+            "worker": self.worker_id,
+            "wasted": outcome != "completed" and not self.unused,
+            "estimated": self.estimated,
+            "charged": charged,
+            "cost": price.cost(usage) if billed else 0,
+            "error": error[:MAX_ERROR_CHARS],
+        }
+
+    def _lasting_fields(self) -> dict[str, Any]:
+        call = self.call
+        run_id = call.interaction_id
         return {
             "call_id": self.record_id,
             "tenant": call.tenant,
             "app": call.app,
             "user": call.user,
             "model": call.model,
-            "interaction_id": client_run_id(call.app, call.interaction_id),
+            "interaction_id": client_run_id(call.app, run_id),
             "stage": call.stage,
             "agent": call.agent,
-            "outcome": outcome,
             "accepted_at": self.accepted_at,
-            "ended_at": ended_at,
-            **_usage_fields(usage),
             "expected_output_tokens": call.expected_output_tokens or None,
-            "queue_delay_s": self.queue_s,
-            "ttft_s": self.ttft_s,
-            "duration_s": now_s - self.submitted_s,
-            "worker": self.worker_id,
-            "name": client_call_id(call.interaction_id, call.call_id),
-            "parents": tuple(
-                client_call_id(call.interaction_id, parent) for parent in call.parents or ()
-            ),
+            "name": client_call_id(run_id, call.call_id),
+            "parents": tuple([client_call_id(run_id, parent) for parent in call.parents or ()]),
             "served_model": call.served_model,
-            "wasted": outcome != "completed" and spent > 0,
-            "estimated": self.estimated,
             "service_tier": call.tier,
-            "charged": charged,
-            "cost": self.price.cost(usage) if charged and outcome in BILLED else 0,
             "price_id": self.price.price_id,
-            "error": error[:MAX_ERROR_CHARS],
         }
 
     def record(
@@ -140,9 +147,9 @@ class CallState:
         return CallRecord(**self.row(outcome, now_s=now_s, ended_at=ended_at, error=error))
 
     def accepted_data(self) -> dict[str, Any]:
-        """Return the data of the ``accepted`` entry in the journal."""
-        row = self.row("failed", now_s=self.submitted_s, ended_at=self.accepted_at)
-        return {**row, "duration_s": None}
+        """Return the data of the ``accepted`` entry in the journal: a row that used nothing."""
+        self._lasting = self._lasting_fields()
+        return {**self._lasting, "outcome": "failed", "ended_at": self.accepted_at}
 
     def progress_data(self, usage: TokenUsage) -> dict[str, Any]:
         """Return the data of the ``progress`` entry in the journal: the changed fields of the row.

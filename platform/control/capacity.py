@@ -40,8 +40,8 @@ def draining_rejection(dispatcher: Dispatcher, call: Call, now_s: float) -> ev.R
 
 def check_background_room(dispatcher: Dispatcher, call: Call) -> None:
     """Raise an UnprocessableError for a background call that no worker of its model may ever get."""
-    pool = dispatcher.pools.get(call.pool)
-    if pool is None or not call.background:
+    pool = dispatcher.pools.get(call.pool) if call.background else None
+    if pool is None:
         return
     rooms = pool.background_rooms(call)
     if rooms and not fits_any(call, rooms):
@@ -57,8 +57,9 @@ def check_background_room(dispatcher: Dispatcher, call: Call) -> None:
 
 def check_tier(directory: Directory, call: Call) -> None:
     """Raise an InvalidRequestError for a priority call without a grant to its app or user."""
-    granted = directory.priority_weight(call.tenant, call.app, call.user)
-    if call.tier == "priority" and granted is None:
+    if call.tier != "priority":
+        return
+    if directory.priority_weight(call.tenant, call.app, call.user) is None:
         raise InvalidRequestError(
             "service_tier is 'priority', which the operator has not granted to this app or user;"
             " allowed: 'auto', 'default' and 'flex'",

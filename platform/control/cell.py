@@ -25,6 +25,8 @@ from dataclasses import astuple
 from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.errors import InteractionError
+from fairserve.interactions.tracking.run import Run
 from fairserve.interactions.tracking.tracker import TrackerLimits
 from fairserve.platform.base.errors import FairServeError, PermissionDeniedError, UnavailableError
 from fairserve.platform.control.call_state import CallState
@@ -39,7 +41,6 @@ from fairserve.platform.control.cell_events import (
     CallChange,
     CallMessage,
     CallsLost,
-    CallStep,
     CellEvent,
     ClockSet,
     DecodedTokensDue,
@@ -69,7 +70,7 @@ from fairserve.platform.control.options import ControlOptions
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.control.recorder import CallRecorder
 from fairserve.platform.control.runs import LiveRuns
-from fairserve.platform.control.translate import interaction_errors
+from fairserve.platform.control.translate import api_error
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
@@ -118,7 +119,8 @@ class Cell:
         self._forecast = OutputForecast()
         self._prices = PriceBook() if prices is None else prices
         self._utc_offset_s = 0.0
-        self._now_s = -math.inf
+        self._now_s = self._now_at = -math.inf
+        """Time of the present event, and its UTC epoch seconds."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             Submit: self._submit,
             Progress: self._progress,
@@ -161,7 +163,7 @@ class Cell:
         A call that is not accepted is answered with the error. Any other invalid event raises a
         FairServeError, ValueError or KeyError before it changes anything.
         """
-        self._now_s = now_s
+        self._now_s, self._now_at = now_s, now_s + self._utc_offset_s
         self.outputs = []
         handler = self._handlers.get(type(event))
         if handler is not None:
@@ -173,10 +175,6 @@ class Cell:
     def utc_s(self, now_s: float) -> float:
         """Return the UTC epoch seconds of a time of the cell."""
         return now_s + self._utc_offset_s
-
-    @property
-    def _now_at(self) -> float:
-        return self._now_s + self._utc_offset_s
 
     # --- a call is submitted ----------------------------------------------------------------------
 
@@ -212,9 +210,8 @@ class Cell:
         if self.draining:
             self._reject(live, draining_rejection(self.dispatcher, call, self._now_s))
             return
-        with interaction_errors(call):
-            arrival = ev.CallArrived(call, live.accepted_at, live.price)
-            commands = self.dispatcher.handle(arrival, self._now_s)
+        arrival = ev.CallArrived(call, live.accepted_at, live.price)
+        commands = self._handled(arrival, call.app, call)
         attached = Attached(call.interaction_id, call.stage, call.run_rule)
         self.outputs.append(CallMessage(live.record_id, attached))
         first = commands[0] if commands else None
@@ -226,9 +223,9 @@ class Cell:
         run = self.dispatcher.tracker.get(call.interaction_id)
         age_s = 0.0 if run is None else self._now_s - run.opened_s
         live.run_opened_at = self.runs.call_accepted(call, live.accepted_at, run, age_s)
-        self._save_run(call.interaction_id)
+        self._save_run(run)
         live.block_keys = self.dispatcher.block_keys(call)
-        self._step(live, "accepted")
+        self.outputs.append(CallChange(live, "accepted"))
         self._execute(commands)
 
     def _rename_repeated(self, call: Call) -> None:
@@ -250,7 +247,7 @@ class Cell:
             RejectCall(call.call_id, decision, rejection.mid_run) if error is None else error
         )
         self.outputs += (row, CallAnswer(live.record_id, answer))
-        self._step(live, "rejected", reason=decision.reason)
+        self.outputs.append(CallChange(live, "rejected", reason=decision.reason))
 
     # --- a call runs ------------------------------------------------------------------------------
 
@@ -261,12 +258,12 @@ class Cell:
             return
         before, live.usage = live.usage, message.usage
         self.calls.renew(live, now_s)
-        self._step(live, "progressed")
+        self.outputs.append(CallChange(live, "progressed"))
         starts = message.started and not live.started
         if starts:
             live.started = True
             live.queue_s = now_s - live.submitted_s  # includes the wait in the worker's queue
-            self._step(live, "started")
+            self.outputs.append(CallChange(live, "started"))
             cached = message.usage.cached_tokens if message.cached_tokens_reported else None
             self._report(ev.CallStarted(message.call_id, cached))
         if message.usage.output_tokens > before.output_tokens:
@@ -313,7 +310,7 @@ class Cell:
             return
         if message.retry_on_another_worker:
             self.calls.wait_again(live, self._now_s)
-            self._step(live, "requeued")
+            self.outputs.append(CallChange(live, "requeued"))
             self._handle(ev.CallReturned(message.call_id))
             return
         live.usage, live.ttft_s = message.usage, message.ttft_s
@@ -405,7 +402,7 @@ class Cell:
             self._record(live, outcome, error)
         else:
             self._recorder.dropped(live)
-            self._step(live, "dropped", outcome, error)
+            self.outputs.append(CallChange(live, "dropped", outcome, error))
         self._execute(commands)
 
     def _forget(self, live: CallState) -> None:
@@ -431,39 +428,34 @@ class Cell:
                 rejection=rejection,
             )
         )
-        self._step(live, "ended", outcome, error)
+        self.outputs.append(CallChange(live, "ended", outcome, error))
 
     # --- runs -------------------------------------------------------------------------------------
 
     def _open_run(self, event: ev.InteractionOpened) -> None:
-        with interaction_errors(None, event.app):
-            commands = self.dispatcher.handle(event, self._now_s)
-        self._execute(commands)
+        self._execute(self._handled(event, event.app))
         self.runs.opened(event.interaction_id, event.tenant, event.app, event.user, self._now_at)
-        self._save_run(event.interaction_id)
+        self._save_run(self.dispatcher.tracker.get(event.interaction_id))
 
     def _restore_run(self, event: RunRestored) -> None:
         run = event.run
-        with interaction_errors(None, run.owner[1]):
-            commands = self.dispatcher.handle(ev.InteractionRestored(run), self._now_s)
+        commands = self._handled(ev.InteractionRestored(run), run.owner[1])
         self.runs.restored(run, event.opened_at, self._now_at - run.idle_age_s)
         self._execute(commands)
 
     def _close_run(self, event: ev.InteractionClosed) -> None:
-        with interaction_errors(None, event.interaction_id.partition("/")[0]):
-            commands = self.dispatcher.handle(event, self._now_s)
-        self._execute(commands)
-        self._save_run(event.interaction_id)
+        self._execute(self._handled(event, event.interaction_id.partition("/")[0]))
+        self._save_run(self.dispatcher.tracker.get(event.interaction_id))
 
     def _stop_user(self, event: ev.UserStopped) -> None:
         self._execute(self.dispatcher.handle(event, self._now_s), blocked=True)
 
-    def _save_run(self, run_id: str) -> None:
+    def _save_run(self, run: Run | None) -> None:
         """Put out the state of an open run that a restart cannot derive from its calls."""
-        run = self.dispatcher.tracker.get(run_id)
         record = None if run is None else self.runs.unsaved(run)
-        if record is not None:
-            self.outputs.append(JournalRow("open_interaction", run_id, plain_of(record)))
+        if run is not None and record is not None:
+            row = JournalRow("open_interaction", run.interaction_id, plain_of(record))
+            self.outputs.append(row)
 
     # --- time and settings ------------------------------------------------------------------------
 
@@ -508,6 +500,13 @@ class Cell:
     def _handle(self, event: ev.Event) -> None:
         self._execute(self.dispatcher.handle(event, self._now_s))
 
+    def _handled(self, event: ev.Event, app: str, call: Call | None = None) -> list[ev.Command]:
+        """Pass an event that may not fit its run; return the commands."""
+        try:
+            return self.dispatcher.handle(event, self._now_s)
+        except InteractionError as error:
+            raise api_error(error, app, call) from error
+
     def _report(self, event: ev.Event) -> None:
         """Pass an event that follows from the report of a worker, whose errors are logged."""
         try:
@@ -530,7 +529,7 @@ class Cell:
 
     def _grant(self, command: ev.Admit) -> None:
         live = self.calls.grant(command.call_id, command.worker_id, self._now_s)
-        self._step(live, "granted")
+        self.outputs.append(CallChange(live, "granted"))
         grant = Grant(
             call_id=command.call_id,
             worker_id=command.worker_id,
@@ -578,15 +577,6 @@ class Cell:
         record = self.runs.ended(end, self._now_at)
         row = self._recorder.run_ended(end.interaction_id, record, self._now_s)
         self.outputs += (row, RunOver(end))
-
-    def _step(
-        self,
-        live: CallState,
-        step: CallStep,
-        outcome: ev.CallOutcome = "refused",
-        reason: str = "",
-    ) -> None:
-        self.outputs.append(CallChange(live, step, outcome, reason))
 
     # --- state ------------------------------------------------------------------------------------
 

@@ -30,9 +30,15 @@ def values_of(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
     return attrgetter(*(field.name for field in fields(kind)))
 
 
+_FIELDS = {
+    kind: ([field.name for field in fields(kind)], values_of(kind)) for kind in get_args(Record)
+}
+
+
 def plain_of(record: Record) -> dict[str, Any]:
     """Return a record as the data of an entry. Its fields are plain and are not copied."""
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+    names, values = _FIELDS[type(record)]
+    return dict(zip(names, values(record), strict=True))
 
 
 def record_of(kind: type[R], data: Mapping[str, Any]) -> R:

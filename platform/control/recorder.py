@@ -57,7 +57,7 @@ class CallRecorder:
         self, live: CallState, rejection: Refuse, *, now_s: float, ended_at: float
     ) -> JournalRow:
         """Return the row of a rejected call, which never was live."""
-        self._take_row(live, now_s)
+        live.own_row = self._free_rows.take(live.call.tenant, now_s)
         row = live.row("refused", now_s=now_s, ended_at=ended_at)
         return self._closed(live, row | rejection_fields(rejection), now_s)
 
@@ -73,12 +73,12 @@ class CallRecorder:
     ) -> JournalRow:
         """Return the row of an accepted call that ended. ``rejection``: of a call that waited."""
         self.dropped(live)
-        self._take_row(live, now_s)
-        charged = live.charged
+        unused, charged = live.unused, live.charged
+        live.own_row = not unused or self._free_rows.take(live.call.tenant, now_s)
         row = live.row(outcome, now_s=now_s, ended_at=ended_at, error=error, charged=charged)
         if rejection is not None:
             row |= rejection_fields(rejection)
-        elif live.own_row and live.unused and not live.superseded and not live.repeats:
+        elif live.own_row and unused and not live.superseded and not live.repeats:
             self._attempts.remember(live.fingerprint, row, now_s)
         return self._closed(live, row, now_s)
 
@@ -95,10 +95,6 @@ class CallRecorder:
         if not record.tokens and not self._free_rows.take(record.tenant, now_s):
             record = self._free_rows.share_run(record, now_s)
         return JournalRow("interaction", run_id, plain_of(record))
-
-    def _take_row(self, live: CallState, now_s: float) -> None:
-        """Decide whether a call has a row of its own, which one that used something always has."""
-        live.own_row = not live.unused or self._free_rows.take(live.call.tenant, now_s)
 
     def _closed(self, live: CallState, row: dict[str, Any], now_s: float) -> JournalRow:
         if not live.own_row:

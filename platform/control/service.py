@@ -231,14 +231,14 @@ class ControlService:
     # --- outputs ----------------------------------------------------------------------------------
 
     def execute(self, outputs: Sequence[Output]) -> None:
-        """Execute the outputs of an event, after those of earlier events."""
-        self._outputs += outputs
-        if not self._executing:
-            self._execute()
+        """Execute the outputs of an event, after those of earlier events.
 
-    def _execute(self) -> None:
-        """Execute the outputs in their order. A client that is stopped may cause further ones."""
-        self._executing = True
+        A client that is stopped may cause further ones.
+        """
+        self._outputs += outputs
+        if self._executing:
+            return
+        self._executing, now_s = True, self._clock()
         rejected: list[str] = []
         """Calls that were not accepted, and of which the listeners still hear."""
         try:
@@ -246,9 +246,11 @@ class ControlService:
                 output = self._outputs.popleft()
                 match output:
                     case CallChange():
-                        self._changed(output)
-                    case JournalRow():
-                        self._write(output)
+                        self._changed(output, now_s)
+                    case JournalRow(kind, key, data):
+                        sequence = self._journal.append(kind, key, data)
+                        if kind == "accepted" and (waiter := self._waiters.get(key)) is not None:
+                            waiter.sequence = sequence
                     case CallAnswer():
                         if (waiter := self._waiters.get(output.record_id)) is not None:
                             elsewhere = waiter.answer(output.answer)
@@ -342,14 +344,9 @@ class ControlService:
         """Return whether a client of this process may wait for an event of another one."""
         return bool(self._waiters) and self.cell.calls.waiting > 0
 
-    def _write(self, row: JournalRow) -> None:
-        sequence = self._journal.append(*row)
-        if row.kind == "accepted" and (waiter := self._waiters.get(row.key)) is not None:
-            waiter.sequence = sequence
-
-    def _changed(self, change: CallChange) -> None:
+    def _changed(self, change: CallChange, now_s: float) -> None:
         """Notify the listeners, and the followers of the run, of a step of a call."""
-        live, now_s = change.call, self._clock()
+        live = change.call
         waiter = self._waiters.get(live.record_id)
         listeners = self._listeners if waiter is not None else self._listeners_of_all
         match change.step:
@@ -501,30 +498,18 @@ class ControlService:
         self._waiters[message.record_id] = waiter
         try:
             await self.order.applied(message)
-        except asyncio.CancelledError:
-            self._withdraw(message.record_id, message.call.call_id)
-            raise
-        except BaseException:
-            self._waiters.pop(message.record_id, None)
-            raise
-        if waiter.sequence is None:  # it was not accepted
+            if waiter.sequence is not None:  # it was accepted
+                await self._journal.durable(waiter.sequence)
             return await waiter.turn
-        try:
-            await self._journal.durable(waiter.sequence)
         except JournalUnavailableError as error:
             self.order.put(NotStored(message.call.call_id))
             raise _not_journaled(error, "call") from error
         except asyncio.CancelledError:
             self._withdraw(message.record_id, message.call.call_id)
             raise
-        return await self._turn(waiter, message.record_id, message.call.call_id)
-
-    async def _turn(self, waiter: _Waiter, record_id: str, call_id: str) -> Grant | RejectCall:
-        """Wait for the answer; the cancellation of the task withdraws the call."""
-        try:
-            return await waiter.turn
-        except asyncio.CancelledError:
-            self._withdraw(record_id, call_id)
+        except BaseException:
+            if waiter.sequence is None:
+                self._waiters.pop(message.record_id, None)
             raise
 
     def _withdraw(self, record_id: str, call_id: str) -> None:
@@ -560,7 +545,11 @@ class ControlService:
             return None
         waiter.turn = asyncio.get_running_loop().create_future()
         self.order.put(message)
-        granted = await self._turn(waiter, waiter.record_id, message.call_id)
+        try:
+            granted = await waiter.turn
+        except asyncio.CancelledError:
+            self._withdraw(waiter.record_id, message.call_id)
+            raise
         assert isinstance(granted, Grant), "a call that was admitted once is never rejected"
         return granted
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from fairserve.interactions import errors
 from fairserve.interactions.call import Call
@@ -34,23 +32,18 @@ RETRY_S = 5.0
 """Seconds after which a client may retry a call for which there was no capacity."""
 
 
-@contextmanager
-def interaction_errors(call: Call | None, app: str = "") -> Iterator[None]:
-    """Turn an InteractionError into a FairServeError whose text has the client's ids."""
-    try:
-        yield
-    except errors.InteractionError as error:
-        text = str(error)
-        if call is not None:
-            text = text.replace(f"{call.interaction_id}/", "")
-            app = call.app
-        text = text.replace(f"{app}/", "")
-        kind, code, param = _ERRORS.get(type(error), (ConflictError, "conflict", None))
-        if isinstance(error, errors.ForeignInteractionError):
-            text = "there is no such interaction for this user"
-        if isinstance(error, errors.InteractionClosedError) and call is not None:
-            text += "; begin a new run with another X-Interaction-Id"
-        retry_s = error.retry_after_s if isinstance(error, errors.OpeningRateError) else RETRY_S
-        later = issubclass(kind, (UnavailableError, RateLimitedError))
-        headers = {"Retry-After": f"{max(1, math.ceil(retry_s))}"} if later else {}
-        raise kind(text, code=code, param=param, headers=headers) from error
+def api_error(error: errors.InteractionError, app: str, call: Call | None = None) -> FairServeError:
+    """Return the error of the API for one of the core, whose text has the client's ids."""
+    text = str(error)
+    if call is not None:
+        text = text.replace(f"{call.interaction_id}/", "")
+    text = text.replace(f"{app}/", "")
+    kind, code, param = _ERRORS.get(type(error), (ConflictError, "conflict", None))
+    if isinstance(error, errors.ForeignInteractionError):
+        text = "there is no such interaction for this user"
+    if isinstance(error, errors.InteractionClosedError) and call is not None:
+        text += "; begin a new run with another X-Interaction-Id"
+    retry_s = error.retry_after_s if isinstance(error, errors.OpeningRateError) else RETRY_S
+    later = issubclass(kind, (UnavailableError, RateLimitedError))
+    headers = {"Retry-After": f"{max(1, math.ceil(retry_s))}"} if later else {}
+    return kind(text, code=code, param=param, headers=headers)

@@ -23,7 +23,7 @@ from fairserve.interactions.tracking.run import Attachment
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.base import Feeder
+from fairserve.scheduling.base import Feeder, TimedRouter
 from fairserve.scheduling.directory import Directory, Setting
 from fairserve.scheduling.dispatch.admission import Admission, AdmissionOptions, LimitsInUse
 from fairserve.scheduling.dispatch.membership import Membership
@@ -83,6 +83,10 @@ class Dispatcher:
         self.first = self.new_pool()
         """Pool of the first model that is used. It exists from the start: building it validates the
         policies' options."""
+        self._timed: list[TimedRouter] = []
+        """Routers of the pools whose decisions depend on time."""
+        self._feeders: list[Feeder] = list(self.first.feeders)
+        """Feeders of all models, or of the initial pool if none is in use."""
         self._membership = Membership(self.pool_of)
         self._handlers: dict[type, Callable[[Any, float], list[ev.Command]]] = {
             ev.AppChanged: self._on_setting,
@@ -125,6 +129,9 @@ class Dispatcher:
         """Replace the pools by these, which contain every call in progress and every worker."""
         self.pools = pools
         self.first = next(iter(pools.values()), self.first)
+        used = [*pools.values()]
+        self._timed = [each.router for each in used if isinstance(each.router, TimedRouter)]
+        self._feeders = [feeder for each in used or [self.first] for feeder in each.feeders]
         self._membership.compose(pools.values())
         for model, each in pools.items():
             each.resume(live for live in self._live.values() if live.call.pool == model)
@@ -134,20 +141,12 @@ class Dispatcher:
             for feeder in feeders:
                 feeder.share([other for other in feeders if other is not feeder])
 
-    def _feeders(self) -> list[Feeder]:
-        """Return the feeders of all models, or of the initial pool if none is in use."""
-        pools = list(self.pools.values()) or [self.first]
-        return [feeder for each in pools for feeder in each.feeders]
-
-    def _pool_of(self, live: QueuedCall) -> ModelPool:
-        return self.pools[live.call.pool]
-
     # --- the interface ----------------------------------------------------------------------------
 
     def handle(self, event: ev.Event, now_s: float) -> list[ev.Command]:
         """Handle an event at ``now_s`` (monotonic seconds, not decreasing); return the commands."""
-        for each in self.pools.values():
-            each.router.tick(now_s)
+        for router in self._timed:
+            router.tick(now_s)
         return self._handlers[type(event)](event, now_s)
 
     def queued(self, model: str, *of: str, background: bool = False) -> int:
@@ -204,7 +203,7 @@ class Dispatcher:
             if live.worker_id is None and live.call.tenant == event.tenant:
                 path = self.path(live.call, now_s)
                 if path != live.call.client:
-                    feeder = self._pool_of(live).feeder_of(live.call)
+                    feeder = self.pools[live.call.pool].feeder_of(live.call)
                     moved.setdefault(feeder, {})[live.call.call_id] = path
         for feeder, paths in moved.items():
             feeder.move(paths)
@@ -233,14 +232,14 @@ class Dispatcher:
         most = call.samples * call.max_output_tokens
         call.expected_output_tokens = min(most, max(call.samples, expected))
 
-        under_way = attachment.under_way
+        under_way, wait_s = attachment.under_way, pool.expected_wait_s
         full = None
         if self._queue_bounds is not None:
             full = pool.feed_of(call).places.rejection(
                 call,
                 self._queue_bounds,
                 under_way=under_way,
-                retry_after_s=max(RETRY_S, pool.expected_wait_s),
+                retry_after_s=max(RETRY_S, wait_s),
             )
         if full is not None and full.displaced is None:
             self.tracker.reject(call, now_s)
@@ -252,7 +251,7 @@ class Dispatcher:
             overloaded=pool.update_overload(),
             under_way=attachment.immune,
             immune=immune,
-            expected_wait_s=pool.expected_wait_s,
+            expected_wait_s=wait_s,
             now_s=now_s,
         )
         if not decision.admitted:
@@ -268,7 +267,7 @@ class Dispatcher:
         if ended is not None:
             made_room.append(self._ended(ended))
         if reopened and pool.gate is None:  # else it needs a place again
-            for feeder in self._feeders():
+            for feeder in self._feeders:
                 feeder.begun_elsewhere(call.interaction_id)
         call.parents = self.tracker.parent_ids(call, attachment)
         live = self._live[call.call_id] = QueuedCall(call, under_way=under_way)
@@ -280,7 +279,7 @@ class Dispatcher:
 
     def _displace(self, live: QueuedCall, decision: Decision, now_s: float) -> list[ev.Command]:
         """Reject a queued call whose place goes to an arrival; its id may be used again."""
-        call, pool = live.call, self._pool_of(live)
+        call, pool = live.call, self.pools[live.call.pool]
         profile = self.directory.profile(call.app)
         pool.feed_of(call).remove(live)
         pool.locality.forget(call.call_id)
@@ -315,7 +314,7 @@ class Dispatcher:
         live = self._dispatched(event.call_id)
         if event.cached_tokens is not None:
             live.cached_tokens = min(event.cached_tokens, live.call.prompt_tokens)
-        pool = self._pool_of(live)
+        pool = self.pools[live.call.pool]
         pool.start(live, now_s)
         pool.feeder_of(live.call).charge(event.call_id, live.usage())
         return pool.pump()
@@ -342,7 +341,7 @@ class Dispatcher:
 
     def _on_call_ended(self, event: ev.CallEnded, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
-        pool, usage = self._pool_of(live), event.usage
+        pool, usage = self.pools[live.call.pool], event.usage
         if event.outcome == "completed":
             pool.whole_calls.completed(event.call_id, usage.output_tokens, now_s)
         pool.leave(live, usage.output_tokens, now_s)
@@ -390,7 +389,7 @@ class Dispatcher:
         return [] if end is None else [self._ended(end)]
 
     def _ended(self, end: RunEnd) -> RunEnd:
-        for feeder in self._feeders():
+        for feeder in self._feeders:
             feeder.interaction_ended(end.interaction_id)
         for pool in self.pools.values():
             if pool.gate is not None:
@@ -399,11 +398,11 @@ class Dispatcher:
 
     def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
-        return self._pool_of(live).requeue(live, self.path(live.call, now_s), now_s)
+        return self.pools[live.call.pool].requeue(live, self.path(live.call, now_s), now_s)
 
     def _on_call_moved(self, event: ev.CallMoved, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
-        return self._pool_of(live).move(live, event.worker_id, now_s)
+        return self.pools[live.call.pool].move(live, event.worker_id, now_s)
 
     def _on_cancel_requested(self, event: ev.CancelRequested, now_s: float) -> list[ev.Command]:
         return self._cancel(event.call_id, event.outcome, now_s)
@@ -414,7 +413,7 @@ class Dispatcher:
             raise UnknownCallError(f"call {call_id!r} is not live")
         commands: list[ev.Command] = [ev.CancelCall(call_id, live.worker_id, outcome)]
         if live.worker_id is None:  # otherwise CallEnded follows from the worker
-            self._pool_of(live).feed_of(live.call).remove(live)
+            self.pools[live.call.pool].feed_of(live.call).remove(live)
             self.admission.ended(live.call, outcome, NO_USAGE)
             commands += self._finish(live.call, outcome, NO_USAGE, now_s)
         return commands
@@ -436,7 +435,7 @@ class Dispatcher:
         if end is not None:
             return [self._ended(end)]
         if event.run.calls:
-            for feeder in self._feeders():
+            for feeder in self._feeders:
                 feeder.begun_elsewhere(event.run.interaction_id)
         return []
 

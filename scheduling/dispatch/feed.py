@@ -56,29 +56,29 @@ class Feed:
 
     def add(self, live: QueuedCall) -> list[ev.Command]:
         """Queue an arriving call. Raises ValueError if it is queued already."""
-        self._queue(live)
+        self._enter(live)
         self._feeder.add(live.call)
         return self.pump()
 
     def requeue(self, live: QueuedCall) -> list[ev.Command]:
         """Requeue a call whose worker failed before any output of it."""
-        self._queue(live)
+        self._enter(live)
         self._feeder.requeue(live.call)
         return self.pump()
-
-    def _queue(self, live: QueuedCall) -> None:
-        call = live.call
-        cached, _ = self._locality.match(call, self._worker_table.serving().mask)
-        live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
-        self._enter(live)
-        self.demand_tokens += live.demand_tokens
 
     def __len__(self) -> int:
         """Return the number of queued calls."""
         return len(self._queued)
 
     def _enter(self, live: QueuedCall) -> None:
+        call = live.call
+        cached, _ = self._locality.match(call, self._worker_table.serving.mask)
+        live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
+        self._count(live)
+
+    def _count(self, live: QueuedCall) -> None:
         self._queued[live.call.call_id] = live
+        self.demand_tokens += live.demand_tokens
         self.places.enter(live)
         restriction = live.call.restriction
         if restriction is not UNRESTRICTED:
@@ -86,11 +86,11 @@ class Feed:
 
     def _leave(self, live: QueuedCall) -> None:
         del self._queued[live.call.call_id]
+        self.demand_tokens -= live.demand_tokens
         if not self._queued:
             self.backlog.emptied = True
         self.places.leave(live.call)
-        restriction = live.call.restriction
-        if restriction is not UNRESTRICTED:
+        if self._restricted and (restriction := live.call.restriction) is not UNRESTRICTED:
             self._restricted[restriction] -= 1
             if not self._restricted[restriction]:
                 del self._restricted[restriction]
@@ -101,7 +101,6 @@ class Feed:
         self._leave(live)
         if self.gate is not None:
             self.gate.unqueue(live.call)
-        self.demand_tokens -= live.demand_tokens
 
     def pump(self) -> list[ev.Command]:
         """Dispatch queued calls to open workers until there are no more of either."""
@@ -110,8 +109,8 @@ class Feed:
             if not self._first._queued:
                 self._pump_spare(commands)
             return commands
-        while self._queued and self._worker_table.any_open:
-            workers = self._worker_table.open()
+        while self._queued and self._worker_table.open.mask:
+            workers = self._worker_table.open
             excluded = self.not_for(workers)
             if self.gate is None:
                 call = self._feeder.peek(workers, excluded)
@@ -150,8 +149,7 @@ class Feed:
     def _send(self, call: Call, workers: WorkerSet, commands: list[ev.Command]) -> bool:
         """Dispatch a call to one of these workers; return whether the router found one."""
         live = self._queued[call.call_id]
-        restriction = call.restriction
-        if restriction is not UNRESTRICTED:
+        if self._restricted and (restriction := call.restriction) is not UNRESTRICTED:
             workers = self.candidates(workers, restriction)
         worker_id = self._router.select(call, workers)
         if worker_id is None:
@@ -185,17 +183,15 @@ class Feed:
             return workers
         able, numbers = self._able(restriction), workers.workers
         workers = WorkerSet(numbers, workers.mask & able)
-        serving = WorkerSet(numbers, self._worker_table.serving().mask & able)
+        serving = WorkerSet(numbers, self._worker_table.serving.mask & able)
         avoid = restriction.avoid
         return workers.without(avoid) if serving.without(avoid) else workers
 
     def _dispatch(self, live: QueuedCall, worker: Worker) -> ev.Admit:
         call = live.call
         self._leave(live)
-        self.demand_tokens -= live.demand_tokens
         self.backlog.sent_tokens += live.demand_tokens
-        there = 1 << self._locality.workers.slot(worker.worker_id)
-        live.cached_tokens, _ = self._locality.match(call, there)
+        live.cached_tokens, _ = self._locality.match(call, worker.bit)
         held = self.gate is not None and self.gate.holds(call)
         live.charge_factor = self._feeder.dispatch(call.call_id, live.cached_tokens)
         self._router.dispatched(call, worker.worker_id, live.charge_factor)
@@ -218,7 +214,7 @@ class Feed:
     def restore(self, lives: Iterable[QueuedCall]) -> None:
         """Replace the queued calls; the feeder is restored apart."""
         self._queued, self.places, self._restricted = {}, QueuePlaces(), Counter()
+        self.demand_tokens = 0
         for live in lives:
             if live.worker_id is None:
-                self._enter(live)
-        self.demand_tokens = sum(live.demand_tokens for live in self._queued.values())
+                self._count(live)

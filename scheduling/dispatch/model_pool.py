@@ -19,7 +19,7 @@ from fairserve.interactions.call import Call, ClientPath
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.tracking.run import Attachment
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.base import Feeder, Router
+from fairserve.scheduling.base import Feeder, Router, TimedRouter
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.background_room import Room, largest
 from fairserve.scheduling.dispatch.feed import Feed
@@ -81,8 +81,8 @@ class ModelPool:
         check_feeder(self._system, feeder)
         if share is None or not isinstance(feeder, WscFeeder):
             return None
-        candidates, serving = self.feed.candidates, self.worker_table.serving
-        return RunGate(feeder, self._directory, self.locality, candidates, serving, share, hold_s)
+        candidates, table = self.feed.candidates, self.worker_table
+        return RunGate(feeder, self._directory, self.locality, candidates, table, share, hold_s)
 
     def has_place(self, run_id: str, now_s: float) -> bool:
         """Return whether a run is in progress here, with a place in memory or without one by others."""
@@ -184,11 +184,11 @@ class ModelPool:
         self.update_overload()
         self.worker_table.tick(now_s)
         if self.gate is not None:
-            workers = self.worker_table.serving()
+            workers = self.worker_table.serving
             self.gate.tick(workers, self.feed.not_for(workers), now_s)
         commands = self.pump()
         held = self.gate is not None and self.gate.full
-        blocked = bool(self.feed) and (held or not self.worker_table.any_open)
+        blocked = bool(self.feed) and (held or not self.worker_table.open.mask)
         self.feed.backlog.tick(now_s, blocked=blocked, used_tokens=self._use()[0])
         return commands
 
@@ -303,8 +303,7 @@ class ModelPool:
         if live.worker_id == worker_id and live.epoch == worker.epoch:
             return []
         self.leave(live, 0, now_s)
-        there = 1 << self.locality.workers.slot(worker_id)
-        live.cached_tokens, _ = self.locality.match(live.call, there)
+        live.cached_tokens, _ = self.locality.match(live.call, worker.bit)
         self.router.dispatched(live.call, worker_id, live.charge_factor)
         self.locality.placed(live.call, worker_id)
         live.worker_id, live.epoch = worker_id, worker.epoch
@@ -375,7 +374,8 @@ class ModelPool:
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Return the state as plain JSON values; ages, not times."""
-        self.router.tick(now_s)  # so that the snapshot includes the time since the last tick
+        if isinstance(self.router, TimedRouter):  # the snapshot includes the time since its last tick
+            self.router.tick(now_s)
         return {
             "locality": self.locality.snapshot(now_s),
             "feeder": self.feeder.snapshot(),
@@ -398,7 +398,8 @@ class ModelPool:
         self.feeder.restore(state["feeder"], by_id)
         self.background_feeder.restore(state["background_feeder"], by_id)
         self.router.restore(state["router"])
-        self.router.tick(now_s)
+        if isinstance(self.router, TimedRouter):
+            self.router.tick(now_s)
         self.worker_table.restore(state["worker_table"], now_s)
         self.overload.overloaded = state["overloaded"]
         self.feed.backlog.restore(state["backlog"], now_s)

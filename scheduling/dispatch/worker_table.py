@@ -46,6 +46,8 @@ class Worker:
     """Reported tokens held or awaited there by calls of others; they count as demand."""
     kind: str = ""
     """Kind of worker, which calls may require; empty: it serves every call."""
+    bit: int = 0
+    """The worker in masks."""
 
 
 class WorkerTable:
@@ -65,10 +67,10 @@ class WorkerTable:
         self._numbers = workers
         self._epoch = 0
         self.workers: dict[str, Worker] = {}
-        self._serving = 0
-        """Mask of the workers that take calls."""
-        self._open = 0
-        """Mask of the workers that take calls and whose window is not full."""
+        self.serving = WorkerSet(workers, 0)
+        """Workers that take calls; read-only."""
+        self.open = WorkerSet(workers, 0)
+        """Workers that take calls and whose window is not full; read-only."""
         self._of_kind: Counter[str] = Counter()
         """Masks of all workers, by kind."""
         self.context_tokens = 0
@@ -107,13 +109,14 @@ class WorkerTable:
 
     def _enter(self, worker: Worker) -> None:
         self.workers[worker.worker_id] = worker
-        self._of_kind[worker.kind] |= 1 << self._numbers.slot(worker.worker_id)
+        worker.bit = 1 << self._numbers.slot(worker.worker_id)
+        self._of_kind[worker.kind] |= worker.bit
         self.context_tokens = max(each.context_tokens for each in self.workers.values())
         if not worker.draining:
             self._serve(worker)
 
     def _serve(self, worker: Worker) -> None:
-        self._serving |= 1 << self._numbers.slot(worker.worker_id)
+        self.serving = WorkerSet(self._numbers, self.serving.mask | worker.bit)
         self._demand_tokens += worker.demand_tokens + worker.foreign_tokens
         self._capacity_tokens += worker.kv_capacity_tokens
         self._update_open(worker)
@@ -133,14 +136,13 @@ class WorkerTable:
     def lose(self, worker: Worker) -> None:
         """Remove a worker."""
         del self.workers[worker.worker_id]
-        self._of_kind[worker.kind] &= ~(1 << self._numbers.slot(worker.worker_id))
+        self._of_kind[worker.kind] &= ~worker.bit
         if not worker.draining:
             self._leave(worker)
 
     def _leave(self, worker: Worker) -> None:
-        bit = 1 << self._numbers.slot(worker.worker_id)
-        self._serving &= ~bit
-        self._open &= ~bit
+        self.serving = WorkerSet(self._numbers, self.serving.mask & ~worker.bit)
+        self.open = WorkerSet(self._numbers, self.open.mask & ~worker.bit)
         self._demand_tokens -= worker.demand_tokens + worker.foreign_tokens
         self._capacity_tokens -= worker.kv_capacity_tokens
 
@@ -171,25 +173,15 @@ class WorkerTable:
             self._update_open(worker)
 
     def _update_open(self, worker: Worker) -> None:
-        bit = 1 << self._numbers.slot(worker.worker_id)
         window_tokens = self.window_tokens(worker)
-        if window_tokens is None or worker.waiting_tokens < window_tokens:
-            self._open |= bit
-        else:
-            self._open &= ~bit
+        is_open = window_tokens is None or worker.waiting_tokens < window_tokens
+        if is_open != bool(self.open.mask & worker.bit):
+            self.open = WorkerSet(self._numbers, self.open.mask ^ worker.bit)
 
     def window_tokens(self, worker: Worker) -> float | None:
         """Return the tokens of waiting calls with which a worker is full; None without a window."""
         window = self._feed_window
         return None if window is None else window * worker.kv_capacity_tokens
-
-    def serving(self) -> WorkerSet:
-        """Return the workers that take calls."""
-        return WorkerSet(self._numbers, self._serving)
-
-    def open(self) -> WorkerSet:
-        """Return the workers that take calls and whose window is not full."""
-        return WorkerSet(self._numbers, self._open)
 
     def spare(self, tokens: int, sequences: int) -> WorkerSet:
         """Return the workers that may get a background call that can hold this much.
@@ -203,13 +195,13 @@ class WorkerTable:
                 and worker.waiting_tokens <= 0
                 and worker.background.fits(tokens, sequences)
             ):
-                mask |= 1 << self._numbers.slot(worker.worker_id)
+                mask |= worker.bit
         return WorkerSet(self._numbers, mask)
 
     def background_rooms(self, mask: int) -> Iterator[BackgroundRoom]:
         """Yield the rooms for background calls of those of the workers that take calls."""
         for worker in self.workers.values():
-            if not worker.draining and mask >> self._numbers.slot(worker.worker_id) & 1:
+            if not worker.draining and mask & worker.bit:
                 yield worker.background
 
     def tick(self, now_s: float) -> None:
@@ -230,11 +222,6 @@ class WorkerTable:
             mask |= self._of_kind[kind]
         return mask
 
-    @property
-    def any_open(self) -> bool:
-        """Return whether a worker is open."""
-        return self._open != 0
-
     def load(self, queued_tokens: int) -> tuple[int, int]:
         """Return demand and capacity over the workers that take calls, including the queue's demand."""
         return queued_tokens + self._demand_tokens, self._capacity_tokens
@@ -244,6 +231,7 @@ class WorkerTable:
         workers = []
         for worker in self.workers.values():
             plain = asdict(worker)
+            del plain["bit"]
             last_s = plain.pop("last_report_s")
             plain["report_age_s"] = None if last_s is None else age_of(last_s, now_s)
             workers.append(plain)
@@ -262,7 +250,7 @@ class WorkerTable:
         self._period_began_s = None if age is None else time_of(age, now_s)
         self.workers = {}
         self._of_kind.clear()
-        self._serving = self._open = self._light = 0
+        self.serving = self.open = WorkerSet(self._numbers, 0)
         self._demand_tokens = self._capacity_tokens = 0
         for plain in state["workers"]:
             values = dict(plain)

@@ -69,14 +69,13 @@ class SliceWeights:
 
     def slice(self, usage: TokenUsage, cached_weight: float = 1.0) -> float:
         """Return the weighted tokens; cached ones are multiplied by ``cached_weight``, 0 to 1."""
-        return self.prompt_slice(usage, cached_weight) + self.gamma * usage.output_tokens
+        text, system, cached, output, _ = usage
+        return self.prompt_slice(text, system, cached, cached_weight) + self.gamma * output
 
-    def prompt_slice(self, usage: TokenUsage, cached_weight: float = 1.0) -> float:
-        """Return the weighted tokens of the prompt; system tokens, which lead it, are cached first."""
-        text, system, cached, *_ = usage
-        return self._prompt(text, system, cached, cached_weight)
-
-    def _prompt(self, text: float, system: float, cached: float, cached_weight: float) -> float:
+    def prompt_slice(
+        self, text: float, system: float, cached: float, cached_weight: float
+    ) -> float:
+        """Return the weighted tokens of a prompt; system tokens, which lead it, are cached first."""
         whole = self.alpha * text + self.beta * system
         if cached_weight == 1.0 or not cached:
             return whole
@@ -96,7 +95,7 @@ class SliceWeights:
         text, system = expected.input_tokens, expected.system_tokens
         seen = stage <= profile.seen_stages
         cached = expected.cached_tokens if seen else text + system
-        prompt = self._prompt(text, system, cached, cached_weight)
+        prompt = self.prompt_slice(text, system, cached, cached_weight)
         return profile.believed(stage, prompt + self.gamma * expected.output_tokens)
 
     def typical_interaction(self, profile: AppProfile, cached_weight: float = 1.0) -> float:

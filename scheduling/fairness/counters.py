@@ -190,8 +190,10 @@ class VirtualCounters:
     def release(self, client: CounterNode, cost: float) -> None:
         """Release the part of a prediction that did not come true."""
         for node in client.line:
-            _reduce(node, cost)
-            _fell(node)
+            left = node.reserved - cost  # may be negative by rounding
+            node.reserved = left if left > _ROUNDING else 0.0
+            if node.queued:
+                node.parent.fell(node)
 
     def realise(self, client: CounterNode, cost: float) -> None:
         """Turn part of a prediction into received service; the sum does not change."""
@@ -488,11 +490,6 @@ def _reserve_elsewhere(node: CounterNode, cost: float) -> None:
     left = node.elsewhere + cost  # a rest: rounding, or a call that began before these counters
     node.elsewhere = left if left > _ROUNDING else 0.0
     node.reserved = own + node.elsewhere
-
-
-def _reduce(node: CounterNode, cost: float) -> None:
-    left = node.reserved - cost  # may be negative by rounding
-    node.reserved = left if left > _ROUNDING else 0.0
 
 
 def _fell(node: CounterNode) -> None:

@@ -95,7 +95,8 @@ class SliceCharges:
 
     def _cost(self, record: _Dispatched, usage: TokenUsage) -> float:
         """Return the cost of a usage in counter units (line 48)."""
-        tokens = self._weights.prompt_slice(usage, self._cached_weight)
+        text, system, cached, *_ = usage
+        tokens = self._weights.prompt_slice(text, system, cached, self._cached_weight)
         record.prompt_cost = record.per_token * tokens
         return record.prompt_cost + record.per_output * usage.output_tokens
 
@@ -139,14 +140,15 @@ class SliceCharges:
             record.elsewhere = tuple(map(mul, record.factors or repeat(1.0), contended))
         output = call.expected_output_tokens if self._profiles else 0
         expected = TokenUsage(call.input_tokens, call.system_tokens, cached_tokens, output)
-        if not self._reserves:
-            record.wanted, record.due = wanted, self._cost(record, expected)
-            self._expect_end(record, record.due)
-        elif wanted is not None:
-            self._limit(record, wanted, self._cost(record, expected))
+        cost = self._cost(record, expected)
         if self._reserves:
-            record.reserved = self._cost(record, expected)
-            self._change(record, 0.0, record.reserved)
+            if wanted is not None:
+                self._limit(record, wanted, cost)
+            record.reserved = cost
+            self._change(record, 0.0, cost)
+        else:
+            record.wanted, record.due = wanted, cost
+            self._expect_end(record, cost)
         self._dispatched[call.call_id] = record
         return charge_factor
 
@@ -266,11 +268,8 @@ class SliceCharges:
                 counters.realise(node, -reserved)
             if served > -reserved:
                 counters.charge(node, served + reserved)
-        self._publish(record, served, reserved)
-
-    def _publish(self, record: _Dispatched, served: float, reserved: float) -> None:
         if self.listener is not None and record.elsewhere is not None:
-            self.listener(record.node.path, served, reserved, record.elsewhere)
+            self.listener(node.path, served, reserved, record.elsewhere)
 
     # --- state ------------------------------------------------------------------------------------
 

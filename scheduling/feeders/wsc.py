@@ -161,6 +161,9 @@ class WscFeeder:
         """
         if not self._queued:
             return None
+        if len(self._queued) == 1 and not excluded and not held:
+            self._offered = None
+            return next(iter(self._queued.values())).call
         begin = {*excluded, *held} if held else excluded
         lanes, mask = self._open_lanes(begin), self._locality.workers.mask(open_workers)
         oldest = self._oldest(lanes)
@@ -169,7 +172,11 @@ class WscFeeder:
             call = self._in_progress(excluded, lanes) or call
         if call is None and oldest is not None:  # lines 36-38
             call = self._first_of_run(oldest, begin).call
-        return None if call is None else self._offer(call, self._open_lanes(excluded))
+        return (
+            None
+            if call is None
+            else self._offer(call, self._open_lanes(excluded) if held else lanes)
+        )
 
     def peek_fair(self, workers: Collection[str], excluded: Collection[Restriction]) -> Call | None:
         """Return the next call if runs in progress had no precedence, except by their matches."""
@@ -275,9 +282,11 @@ class WscFeeder:
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Remove a call and reserve its expected slice (line 39). KeyError if it is not queued."""
         entry = self._queued[call_id]
-        node, oldest = entry.node, self._first(self._counters.least())
-        if oldest is not entry and not self._precedes(entry.call, oldest.call):
-            oldest.bypassed += 1
+        node = entry.node
+        if len(self._queued) > 1:
+            oldest = self._first(self._counters.least())
+            if oldest is not entry and not self._precedes(entry.call, oldest.call):
+                oldest.bypassed += 1
         following = self._dequeue(entry)
         self._counters.dispatch(node, following, upcoming=False)
         call = entry.call
@@ -321,12 +330,13 @@ class WscFeeder:
         trust = self._directory.trust
         if profile.believed_tokens is None or call.stage <= profile.seen_stages:
             return trust.begin(call.call_id, call.tenant, typical)
-        usage = TokenUsage(call.input_tokens, call.system_tokens, cached_tokens, 0)
         return trust.begin_declared(
             call.call_id,
             call.tenant,
             typical,
-            prompt=self._weights.prompt_slice(usage, self.options.cached_weight),
+            prompt=self._weights.prompt_slice(
+                call.input_tokens, call.system_tokens, cached_tokens, self.options.cached_weight
+            ),
             per_output=self._weights.gamma,
             most=self.options.declared_trust,
         )
@@ -445,7 +455,7 @@ class WscFeeder:
         return [entry.call for entry in self._queued.values()]
 
     def _place(self, entry: _Queued) -> None:
-        call, node = entry.call, entry.node
+        call, node, restriction = entry.call, entry.node, entry.call.restriction
         if node.queue is None:
             node.queue = LazyHeap()
         node.queue.set(call.call_id, entry.seq)
@@ -458,10 +468,10 @@ class WscFeeder:
             self._active_runs.add(node, call, entry.seq)
         if self.options.locality_slack:
             keys = self._locality.keys(call.call_id)
-            self._index.add(call.call_id, keys, node, entry.seq, call.restriction)
+            self._index.add(call.call_id, keys, node, entry.seq, restriction)
         if self._lanes is not None:
-            self._lanes.add(call.restriction, node, entry.seq, call.call_id)
-        elif call.restriction is not UNRESTRICTED:
+            self._lanes.add(restriction, node, entry.seq, call.call_id)
+        elif restriction is not UNRESTRICTED:
             self._keep_lanes()
 
     def _dequeue(self, entry: _Queued) -> int | None:

@@ -62,7 +62,10 @@ class Locality:
 
         If nothing matches: 0 and all of ``mask`` (in Algorithm 2, G is then every worker).
         """
-        blocks, holders = self.tree.match(self._keys.get(call.call_id, ()), mask)
+        blocks, node = self.tree.find(self._keys.get(call.call_id, ()))
+        holders = node.mask & mask
+        if blocks and not holders:
+            blocks, holders = self.tree.match_at(node, blocks, mask)
         if not blocks:
             return 0, mask
         tokens, prompt_tokens = blocks * self.block_tokens, call.prompt_tokens

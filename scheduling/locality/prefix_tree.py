@@ -36,6 +36,7 @@ class PrefixTree:
     def __init__(self, workers: Workers | None = None) -> None:
         self.workers = Workers() if workers is None else workers
         self._segments = Segments()
+        self.find = self._segments.find
         self._caches: dict[int, Cache] = {}
         self._followers: list[Held] = []
 
@@ -103,10 +104,6 @@ class PrefixTree:
         return self._caches.get(self.workers.slot(worker_id))
 
     # --- reading ----------------------------------------------------------------------------------
-
-    def find(self, keys: BlockKeys) -> tuple[int, PrefixNode]:
-        """Return the number of leading blocks cached anywhere, and the node of the last of them."""
-        return self._segments.find(keys)
 
     def match(self, keys: BlockKeys, mask: int) -> tuple[int, int]:
         """Return the longest match in blocks at any worker of ``mask``, and the mask of its holders."""

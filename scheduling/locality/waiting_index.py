@@ -334,7 +334,8 @@ class WaitingIndex(Generic[C]):
 
     def _appeared(self, key: int) -> None:
         """Rematch the calls that waited for this block, which is now in the tree."""
-        self._match_again(self._watchers.get(key))
+        if key in self._watchers:
+            self._match_again(self._watchers[key])
 
     def _disappeared(self, node: PrefixNode, kept: int) -> None:
         """Rematch the calls whose match ended at blocks that no worker holds any more."""
@@ -351,8 +352,8 @@ class WaitingIndex(Generic[C]):
         if node in self._moved:
             self._moved[other] = None
 
-    def _match_again(self, call_ids: Iterable[str] | None) -> None:
-        for call_id in list(call_ids or ()):
+    def _match_again(self, call_ids: Iterable[str]) -> None:
+        for call_id in list(call_ids):
             waiting = self._calls[call_id]
             self.remove(call_id)
             self.add(call_id, waiting.keys, *waiting[2:])

@@ -41,24 +41,20 @@ class Forecast:
         """Classes with runs, those that end first in front."""
         self._tokens = 0
 
-    def add(self, tokens: int, growth: int, further_calls: float) -> None:
-        """Add a run that holds so many tokens, and will hold ``growth`` more after its further calls."""
-        self._count(1, tokens, growth, further_calls)
+    def count(self, sign: int, tokens: int, growth: int, further_calls: float) -> None:
+        """Add a run that holds so many tokens, and will hold ``growth`` more after its further calls.
 
-    def remove(self, tokens: int, growth: int, further_calls: float) -> None:
-        """Remove a run that was added with these figures."""
-        self._count(-1, -tokens, -growth, further_calls)
-
-    def _count(self, runs: int, tokens: int, growth: int, further_calls: float) -> None:
+        With the ``sign`` -1, remove a run that was added with these figures.
+        """
         key = round(_CLASSES * math.log2(1.0 + further_calls))
         found = self._classes.get(key)
         if found is None:
             found = self._classes[key] = _Class(2.0 ** (key / _CLASSES) - 1.0)
             insort(self._by_end, key)
-        found.runs += runs
-        found.tokens += tokens
-        found.growth += growth
-        self._tokens += tokens
+        found.runs += sign
+        found.tokens += sign * tokens
+        found.growth += sign * growth
+        self._tokens += sign * tokens
         if not found.runs:
             del self._classes[key]
             self._by_end.remove(key)

@@ -53,6 +53,7 @@ from typing import Any
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call, ClientPath, Restriction, size_class
 from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.dispatch.worker_table import WorkerTable
 from fairserve.scheduling.fairness.level_weights import Owner, weights_by_level
 from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.locality.locality import Locality
@@ -121,7 +122,7 @@ class RunGate:
         directory: Directory,
         locality: Locality,
         candidates: Candidates,
-        serving: Callable[[], WorkerSet],
+        table: WorkerTable,
         share: float,
         hold_s: float,
     ) -> None:
@@ -129,11 +130,13 @@ class RunGate:
         feeder.runs_first = True
         self._directory = directory
         self._locality = locality
-        self._candidates, self._serving = candidates, serving
+        self._candidates, self._table = candidates, table
         self._hold_s = hold_s
         self.residents = Residents(share, locality.block_tokens)
         self._prompts: dict[str, Prefix] = {}
         """Prompts of queued calls whose footprints were asked for."""
+        self._asked: tuple[Call, Footprint] | None = None
+        """Call whose footprint was asked for last in this event; None at its beginning."""
         self._now_s = 0.0
         """Time of the last tick."""
         self._held: _Held | None = None
@@ -147,6 +150,7 @@ class RunGate:
         self, open_workers: WorkerSet, excluded: Collection[Restriction]
     ) -> tuple[Call | None, WorkerSet]:
         """Return the next call and the workers that may get it; None if no call may be next."""
+        self._asked = None
         refused, at = self._refused, (open_workers.mask, self.residents.changes)
         if refused.at != at:
             refused = self._refused = _Refused(at)
@@ -155,11 +159,11 @@ class RunGate:
             if self._feeder.has_begun(call.interaction_id):
                 return call, self._worker_of(call) or open_workers
             room = self._room(call, workers, refused.head)
-            if not room and workers is not open_workers:
+            if not room.mask and workers is not open_workers:
                 workers = open_workers  # it may fit where the one before it does not
                 if room := self._room(call, workers, refused.head):
                     return call, room
-            if not room:
+            if not room.mask:
                 if refused.head is None:
                     refused.head = self._hold(call)
                 refused.classes.add(call.restriction)
@@ -174,7 +178,7 @@ class RunGate:
 
         Its window may be full: elsewhere the prompt would have to be computed again.
         """
-        found, serving = self.residents.get(call.interaction_id), self._serving()
+        found, serving = self.residents.get(call.interaction_id), self._table.serving
         own = 0 if found is None else serving.mask & serving.workers.mask((found.worker_id,))
         if own and self._locality.match(call, own)[0] >= STAYS_SHARE * call.prompt_tokens:
             return self._candidates(WorkerSet(serving.workers, own), call.restriction)
@@ -209,7 +213,7 @@ class RunGate:
 
     def _hold(self, call: Call) -> _Held | None:
         """Hold the run of a call unless some worker has room; it is expected where least is missing."""
-        held, serving = self._held, self._serving()
+        held, serving = self._held, self._table.serving
         if held is not None and held.call is call and held.worker_id in serving:
             return held
         if call.interaction_id in self.residents:
@@ -242,14 +246,18 @@ class RunGate:
         held.spare_tokens = max(0.0, -missing)
 
     def _footprint(self, call: Call) -> Footprint:
+        if self._asked is not None and self._asked[0] is call:
+            return self._asked[1]
         keys, block_tokens = self._locality.keys(call.call_id), self._locality.block_tokens
         prompt = self._prompts.get(call.call_id)
         if prompt is None:
             prompt = prompt_prefix(keys, block_tokens, call.prompt_tokens)
             self._prompts[call.call_id] = prompt
-        matched_tokens, _ = self._locality.match(call, self._serving().mask)
+        matched_tokens, _ = self._locality.match(call, self._table.serving.mask)
         prefix = prefix_of(prompt, keys, block_tokens, self._output(call), matched_tokens)
-        return Footprint(prefix, self._growth(call), max(0.0, call.remaining_calls - 1.0))
+        found = Footprint(prefix, self._growth(call), max(0.0, call.remaining_calls - 1.0))
+        self._asked = call, found
+        return found
 
     def _output(self, call: Call) -> int:
         """Return the tokens to reserve for a call's output."""
@@ -294,6 +302,7 @@ class RunGate:
     def dispatch(self, call: Call, worker_id: str) -> None:
         """Note a call's worker."""
         footprint, ends_s = self._footprint(call), self._ends_s(call)
+        self._asked = None
         self.unqueue(call)
         held = self._held
         if held is not None and held.worker_id == worker_id and not held.is_after(ends_s):
@@ -324,6 +333,7 @@ class RunGate:
 
         ``workers`` are all that take calls, ``excluded`` the restrictions that none of them can serve.
         """
+        self._asked = None
         passed_s = self._pace.pass_to(now_s)
         self._now_s, self.full, self._refused = now_s, False, _Refused()
         self._shrink(workers)

@@ -33,6 +33,8 @@ class Prefix(NamedTuple):
     """Depth of the last cut, in blocks."""
     rest: int
     """Tokens behind the last cut, which no other prompt holds."""
+    tokens: int
+    """All tokens."""
 
 
 def prompt_prefix(keys: BlockKeys, block_tokens: int, prompt_tokens: int) -> Prefix:
@@ -40,7 +42,8 @@ def prompt_prefix(keys: BlockKeys, block_tokens: int, prompt_tokens: int) -> Pre
     cuts = _CUTS[: bisect_right(_CUTS, len(keys))]
     depth = cuts[-1] if cuts else 0
     rest = max(0, prompt_tokens - depth * block_tokens)
-    return Prefix(tuple([keys[each - 1] for each in cuts]), depth, rest)
+    known = tuple([keys[each - 1] for each in cuts])
+    return Prefix(known, depth, rest, depth * block_tokens + rest)
 
 
 def prefix_of(
@@ -49,9 +52,10 @@ def prefix_of(
     """Return a prompt with its output, also cut where its match with a cache ends."""
     depth, rest = min(matched_tokens // block_tokens, len(keys)), prompt.rest + output_tokens
     if not prompt.keys or depth <= prompt.depth:
-        return Prefix(prompt.keys, prompt.depth, rest)
+        return Prefix(prompt.keys, prompt.depth, rest, prompt.tokens + output_tokens)
     rest = max(0, rest - (depth - prompt.depth) * block_tokens)
-    return Prefix((*prompt.keys, keys[depth - 1]), depth, rest)
+    tokens = depth * block_tokens + rest
+    return Prefix((*prompt.keys, keys[depth - 1]), depth, rest, tokens)
 
 
 class HeldPrefixes:
@@ -62,10 +66,6 @@ class HeldPrefixes:
         self._block_tokens = block_tokens
         self._holders: dict[int, int] = {}
         """By key, the number of prefixes that end there and of keys that follow it directly."""
-
-    def whole(self, prefix: Prefix) -> int:
-        """Return all tokens of a prefix."""
-        return prefix.depth * self._block_tokens + prefix.rest
 
     def would_add(self, prefix: Prefix) -> int:
         """Return the tokens of a prefix that none here holds."""
@@ -80,7 +80,7 @@ class HeldPrefixes:
         if known == len(prefix.keys):
             return prefix.rest
         shared = _CUTS[known - 1] if known else 0
-        return self.whole(prefix) - shared * self._block_tokens
+        return prefix.tokens - shared * self._block_tokens
 
     def add(self, prefix: Prefix) -> None:
         """Add a prefix."""

@@ -136,24 +136,23 @@ class _Memory:
         tokens = 0
         for prefix in found.prefixes:
             self.prefixes.add(prefix)
-            tokens += self.prefixes.whole(prefix)
-        self.forecast.add(tokens, found.growth, found.further_calls)
+            tokens += prefix.tokens
+        self.forecast.count(1, tokens, found.growth, found.further_calls)
 
     def discount(self, found: Resident) -> None:
         """Undo :meth:`count`, before the resident changes."""
         tokens = 0
         for prefix in found.prefixes:
             self.prefixes.remove(prefix)
-            tokens += self.prefixes.whole(prefix)
-        self.forecast.remove(tokens, found.growth, found.further_calls)
+            tokens += prefix.tokens
+        self.forecast.count(-1, tokens, found.growth, found.further_calls)
 
     def tokens_with(self, footprint: Footprint) -> float:
         """Return what ``tokens`` would be with another run."""
         prefix, growth, further_calls = footprint
-        whole = self.prefixes.whole(prefix)
-        self.forecast.add(whole, growth, further_calls)
+        self.forecast.count(1, prefix.tokens, growth, further_calls)
         tokens = self.forecast.most(self.prefixes.tokens + self.prefixes.would_add(prefix))
-        self.forecast.remove(whole, growth, further_calls)
+        self.forecast.count(-1, prefix.tokens, growth, further_calls)
         return tokens
 
 
@@ -207,7 +206,8 @@ class Residents:
 
     def fits(self, worker_id: str, footprint: Footprint) -> bool:
         """Return whether a footprint fits a worker."""
-        return self.missing_tokens(worker_id, footprint) <= 0
+        there = self._memory[worker_id].residents
+        return not there or self.missing_tokens(worker_id, footprint) <= 0
 
     def missing_tokens(self, worker_id: str, footprint: Footprint) -> float:
         """Return the tokens that must leave a worker before a footprint fits; at most 0 if it does.
@@ -363,8 +363,7 @@ class Residents:
 
     def idle_tokens(self, found: Resident) -> int:
         """Return what a resident holds besides the prompts of its calls at the worker."""
-        prefixes = self._memory[found.worker_id].prefixes
-        return found.mean_growth + (0 if found.last is None else prefixes.whole(found.last))
+        return found.mean_growth + (0 if found.last is None else found.last.tokens)
 
     def at(self, worker_id: str) -> list[Resident]:
         """Return the residents of a worker, in the order of their arrival there."""
@@ -456,18 +455,17 @@ class Residents:
                 each["growth"],
                 each["further"],
                 each["keeps"],
-                {call_id: _prefix(*prefix) for call_id, *prefix in each["calls"]},
-                None if each["last"] is None else _prefix(*each["last"]),
+                {call_id: self._prefix(*prefix) for call_id, *prefix in each["calls"]},
+                None if each["last"] is None else self._prefix(*each["last"]),
                 time_of(each["ends"], now_s),
                 time_of(each["idle"], now_s),
                 each["continues"],
             )
             self._add(found)
 
+    def _prefix(self, keys: list[int], depth: int, rest: int) -> Prefix:
+        return Prefix(tuple(keys), depth, rest, depth * self._block_tokens + rest)
+
 
 def _plain(prefix: Prefix) -> tuple[list[int], int, int]:
     return list(prefix.keys), prefix.depth, prefix.rest
-
-
-def _prefix(keys: list[int], depth: int, rest: int) -> Prefix:
-    return Prefix(tuple(keys), depth, rest)

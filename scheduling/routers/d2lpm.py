@@ -210,9 +210,6 @@ class D2lpm:
     def started(self, call_id: str) -> None:
         """Do nothing: this router does not use it."""
 
-    def tick(self, now_s: float) -> None:
-        """Do nothing: this router does not use time."""
-
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:

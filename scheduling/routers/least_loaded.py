@@ -36,9 +36,6 @@ class LeastLoaded:
     def started(self, call_id: str) -> None:
         """Do nothing: this router does not use it."""
 
-    def tick(self, now_s: float) -> None:
-        """Do nothing: this router does not use time."""
-
     def finished(
         self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
     ) -> None:

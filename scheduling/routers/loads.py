@@ -57,12 +57,12 @@ class Loads:
 
     def dispatched(self, worker_id: str) -> None:
         """Count one more call. Raises KeyError for an unknown worker."""
-        self._count(worker_id, self.calls[worker_id] + 1)
+        self._count(worker_id, 1)
 
     def finished(self, worker_id: str | None) -> None:
         """Count one call less; a lost worker is ignored."""
         if worker_id is not None and worker_id in self.calls:
-            self._count(worker_id, self.calls[worker_id] - 1)
+            self._count(worker_id, -1)
 
     def least(self, mask: int) -> str | None:
         """Return the worker of the mask with the fewest calls; ties go to the smaller number."""
@@ -87,11 +87,11 @@ class Loads:
         fewest, most = self.extremes()
         return most - fewest > by_calls and most > factor * fewest
 
-    def _count(self, worker_id: str, count: int) -> None:
-        bit = self._bits[worker_id]
-        self._leave(bit, self.calls[worker_id])
-        self.calls[worker_id] = count
-        self._join(bit, count)
+    def _count(self, worker_id: str, more: int) -> None:
+        bit, count = self._bits[worker_id], self.calls[worker_id]
+        self._leave(bit, count)
+        self.calls[worker_id] = count + more
+        self._join(bit, count + more)
 
     def _join(self, bit: int, count: int) -> None:
         mask = self._masks.get(count)

@@ -82,9 +82,6 @@ class RoundRobin:
     def started(self, call_id: str) -> None:
         """Do nothing: this router does not use it."""
 
-    def tick(self, now_s: float) -> None:
-        """Do nothing: this router does not use time."""
-
     def finished(
         self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
     ) -> None:

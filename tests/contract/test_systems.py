@@ -130,7 +130,7 @@ def check_conserved(name, seed):
     def checked(event):
         plain_event(event)
         pool = cluster.dispatcher.first
-        if open_workers := pool.worker_table.open():
+        if open_workers := pool.worker_table.open:
             waiting = list(pool.feeder.waiting())
             held = {
                 each.restriction

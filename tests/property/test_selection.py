@@ -33,7 +33,7 @@ def selections(pool, rng):
     workers = pool.locality.workers
     for feeder in pool.feeders:
         restrictions = sorted({call.restriction for call in feeder.waiting()}, key=repr)
-        mask = pool.worker_table.serving().mask & rng.getrandbits(8)
+        mask = pool.worker_table.serving.mask & rng.getrandbits(8)
         excluded = {each for each in restrictions if rng.random() < 0.4}
         yield feeder, WorkerSet(workers, mask), rng.choice([frozenset(), excluded])
 

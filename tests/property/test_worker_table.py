@@ -54,8 +54,8 @@ def test_masks_and_sums_agree_with_the_workers(seed, window):
             table.add_waiting(rng.choice(workers), rng.randint(-50, 100))
         serving = [w for w in table.workers.values() if not w.draining]
         full = [w for w in serving if window and w.waiting_tokens >= window * w.kv_capacity_tokens]
-        assert sorted(table.serving()) == sorted(w.worker_id for w in serving)
-        assert sorted(table.open()) == sorted(w.worker_id for w in serving if w not in full)
+        assert sorted(table.serving) == sorted(w.worker_id for w in serving)
+        assert sorted(table.open) == sorted(w.worker_id for w in serving if w not in full)
         for w in table.workers.values():
             now = (w.demand_tokens + w.foreign_tokens, w.sequences)
             most[w.worker_id][1] = tuple(map(max, most[w.worker_id][1], now))
@@ -79,5 +79,5 @@ def test_masks_and_sums_agree_with_the_workers(seed, window):
         copy = WorkerTable(window, numbers, **options)
         copy.restore(json.loads(json.dumps(table.snapshot(5.0))), 5.0)
         assert copy.load(7) == table.load(7)
-        assert copy.open().mask == table.open().mask
+        assert copy.open.mask == table.open.mask
         assert copy.spare(*size).mask == table.spare(*size).mask

@@ -10,6 +10,7 @@ or damaged line is recognised without trusting its length.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -31,9 +32,9 @@ class JournalEntry:
     data: dict[str, Any]
 
 
-def encode(entry: JournalEntry) -> bytes:
+def encode(kind: Kind, key: str, data: Mapping[str, Any]) -> bytes:
     """Return the line of an entry, with its line end. Numbers are cut to what a column can hold."""
-    plain = {"kind": entry.kind, "key": entry.key, "data": entry.data}
+    plain = {"kind": kind, "key": key, "data": data}
     try:
         text = orjson.dumps(plain)
     except TypeError:

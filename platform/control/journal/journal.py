@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairserve.platform.control.journal.entries import JournalEntry, Kind, encode
+from fairserve.platform.control.journal.entries import Kind, encode
 from fairserve.platform.control.journal.recovery import OpenCall, recover
 from fairserve.platform.control.journal.reserve import CALL_BYTES, Allocate, Reserve, allocate
 from fairserve.platform.control.journal.retention import KeptSegments, Segment
@@ -93,7 +93,9 @@ class Journal:
         self._segment_bytes = segment_bytes
         self._max_bytes = max_bytes
         self._sync = sync
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
+        """Notified of work for the thread, and of each sync."""
         self._reserve = Reserve(allocate)
         self._disk_full = ""
         """Error of the last allocation; empty if it succeeded."""
@@ -149,7 +151,7 @@ class Journal:
 
     def close(self) -> None:
         """Write and sync the pending entries and stop the writer. May be repeated."""
-        with self._condition:
+        with self._lock:
             self._stopping = True
             self._condition.notify_all()
         if self._thread is not None:
@@ -163,7 +165,7 @@ class Journal:
 
     def check(self) -> None:
         """Raise JournalUnavailableError if a new call could not be written."""
-        with self._condition:
+        with self._lock:
             if self._failure is not None:
                 raise JournalUnavailableError(f"the journal cannot be written: {self._failure}")
             kept_bytes = self._kept.size_bytes + self._pending_bytes
@@ -187,9 +189,9 @@ class Journal:
         """
         if kind == "accepted":
             self.check()
-        line = encode(JournalEntry(kind, key, data))
+        line = encode(kind, key, data)
         pending = _Pending(line, kind, key)
-        with self._condition:
+        with self._lock:
             if kind == "accepted":
                 self._reserve.hold(key, len(line))
             elif kind == "closed" and self._reserve.release(key):
@@ -221,7 +223,7 @@ class Journal:
 
     def _end_turn(self) -> None:
         """Write the pending entries, or leave them to the thread, which has to sync some of them."""
-        with self._condition:
+        with self._lock:
             self._flushing = None
             if self._urgent:
                 self._condition.notify_all()
@@ -276,7 +278,7 @@ class Journal:
 
         Raises JournalUnavailableError if it could not be written; it is not written later.
         """
-        with self._condition:
+        with self._lock:
             pending = self._unsynced.get(sequence)
             if pending is None:
                 return
@@ -292,7 +294,7 @@ class Journal:
 
         Also returns if they cannot be written now; they are kept and written later.
         """
-        with self._condition:
+        with self._lock:
             self._flush()
             if self._in_file >= self._sequence:
                 return
@@ -304,7 +306,7 @@ class Journal:
 
     def sync(self, timeout_s: float) -> bool:
         """Wait until all entries so far are on disk; return whether they are. Blocks."""
-        with self._condition:
+        with self._lock:
             target = self._sequence
             self._urgent = True
             self._condition.notify_all()
@@ -317,22 +319,22 @@ class Journal:
     @property
     def durable_position(self) -> Position:
         """Position before which every entry is on disk."""
-        with self._condition:
+        with self._lock:
             return self._durable
 
     def sizes(self) -> tuple[int, int]:
         """Return the bytes of all kept segments, and of the entries that are not on disk yet."""
-        with self._condition:
+        with self._lock:
             return self._kept.size_bytes, self._pending_bytes
 
     def bytes_after(self, position: Position) -> int:
         """Return the bytes that are on disk from ``position`` on."""
-        with self._condition:
+        with self._lock:
             return self._kept.bytes_after(position)
 
     def ledgered(self, position: Position) -> None:
         """Delete segments that are no longer needed: all before ``position`` is in the database."""
-        with self._condition:
+        with self._lock:
             dropped = self._kept.drop_ledgered(position)
         for number in dropped:
             segment_path(self.folder, number).unlink(missing_ok=True)
@@ -341,7 +343,7 @@ class Journal:
 
     def _write_all(self) -> None:
         while True:
-            with self._condition:
+            with self._lock:
                 due = self._wait()
                 while self._waiting and self._has_room(len(self._waiting[0].line)):
                     self._queue(self._waiting.popleft())
@@ -352,7 +354,7 @@ class Journal:
                 due, self._urgent = due or self._urgent, False
             try:
                 self._write(batch)
-                with self._condition:
+                with self._lock:
                     self._passed(batch)
                 batch = []
                 if due and self._in_cache:
@@ -419,7 +421,7 @@ class Journal:
         If that fails too, entries appear twice, which is harmless: the ledger upserts.
         """
         assert self._writing is not None
-        with contextlib.suppress(OSError), self._condition:
+        with contextlib.suppress(OSError), self._lock:
             size_bytes = self._writing.segment.size_bytes
             self._put(bytes(self._pending_bytes), size_bytes)
 
@@ -427,10 +429,10 @@ class Journal:
         """Note that the entries in the file are synced, and wake those that wait for it."""
         assert self._writing is not None
         segment = self._writing.segment
-        with self._condition:
+        with self._lock:
             waiters = []
             batch, self._in_cache = self._in_cache, []
-            segment.size_bytes += self._in_cache_bytes
+            self._kept.grow(segment, self._in_cache_bytes)
             self._pending_bytes -= self._in_cache_bytes
             self._in_cache_bytes = 0
             self._failure = None
@@ -450,7 +452,7 @@ class Journal:
 
     def _fail(self, batch: list[_Pending], error: OSError) -> bool:
         """Reject the new calls of a batch, keep the rest; return false if the writer must stop."""
-        with self._condition:
+        with self._lock:
             if self._failure is None:
                 logger.error("the journal cannot be written: %s", error)
             self._failure = error.strerror or str(error)
@@ -469,7 +471,7 @@ class Journal:
             self._pending = [pending for pending in batch if pending.kind != "accepted"]
             reason = f"the journal cannot be written: {self._failure}"
         _wake(waiters, reason)
-        with self._condition:
+        with self._lock:
             if self._stopping:
                 self._log_unwritten(len(self._pending) + len(self._waiting))
                 return False
@@ -492,7 +494,7 @@ class Journal:
         try:
             self._start_segment(old.segment.number + 1)
         except OSError as error:
-            with self._condition:
+            with self._lock:
                 self._lacks_room(error)
             segment_path(self.folder, old.segment.number + 1).unlink(missing_ok=True)
         else:
@@ -505,7 +507,7 @@ class Journal:
         """
         descriptor = create_segment(self.folder, number)
         segment = Segment(number)
-        with self._condition:
+        with self._lock:
             try:
                 self._reserve.begin(descriptor, self._segment_bytes, self._pending_bytes)
             except OSError as error:

@@ -71,4 +71,4 @@ def _read(
         offset = good_end
     elif damaged:
         logger.error("%s: %d damaged lines are skipped", path.name, damaged)
-    segment.size_bytes = offset
+    kept.grow(segment, offset)

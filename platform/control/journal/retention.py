@@ -27,6 +27,8 @@ class KeptSegments:
 
     def __init__(self) -> None:
         self._segments: deque[Segment] = deque()
+        self.size_bytes = 0
+        """Size of all segments together; read-only."""
         self._began: dict[str, Segment] = {}
         """The segment in which each open call was accepted."""
         self._ledgered = Position(0, 0)
@@ -35,11 +37,6 @@ class KeptSegments:
     def newest_number(self) -> int:
         """Number of the newest segment; 0 if there is none."""
         return self._segments[-1].number if self._segments else 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of all segments together."""
-        return sum(segment.size_bytes for segment in self._segments)
 
     def bytes_after(self, position: Position) -> int:
         """Return the bytes of all segments from ``position`` on."""
@@ -50,6 +47,12 @@ class KeptSegments:
     def add(self, segment: Segment) -> None:
         """Add a segment that is newer than the others."""
         self._segments.append(segment)
+        self.size_bytes += segment.size_bytes
+
+    def grow(self, segment: Segment, more_bytes: int) -> None:
+        """Add bytes to a kept segment."""
+        segment.size_bytes += more_bytes
+        self.size_bytes += more_bytes
 
     def count(self, kind: Kind, key: str, segment: Segment) -> None:
         """Count an entry of ``segment``, which may open or close a call."""
@@ -72,5 +75,7 @@ class KeptSegments:
             oldest = self._segments[0]
             if oldest.number >= self._ledgered.segment - 1 or oldest.open_calls:
                 break
-            dropped.append(self._segments.popleft().number)
+            self._segments.popleft()
+            self.size_bytes -= oldest.size_bytes
+            dropped.append(oldest.number)
         return dropped

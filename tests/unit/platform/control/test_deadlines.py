@@ -2,7 +2,7 @@
 
 import json
 
-from fairserve.platform.control.deadlines import Deadlines
+from fairserve.platform.control.live_calls import Deadlines
 
 
 def ended(deadlines, now_s):

@@ -254,7 +254,7 @@ def test_a_worker_without_reports_is_lost():
     cluster.run(10)
     cluster.event(ev.WorkerReported("w1"))
     cluster.run(20)
-    assert list(cluster.dispatcher.first.worker_table.serving()) == ["w1"]
+    assert list(cluster.dispatcher.first.worker_table.serving) == ["w1"]
 
 
 def test_inapplicable_events_change_nothing():

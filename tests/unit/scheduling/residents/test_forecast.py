@@ -8,7 +8,7 @@ from fairserve.scheduling.residents.forecast import Forecast
 def forecast(*runs):
     found = Forecast()
     for run in runs:
-        found.add(*run)
+        found.count(1, *run)
     return found
 
 
@@ -30,7 +30,7 @@ def test_what_runs_share_leaves_with_the_last_of_them():
 
 def test_a_run_that_was_removed_needs_nothing():
     found = forecast((1000, 3000, 3.0), (500, 700, 1.0))
-    found.remove(1000, 3000, 3.0)
+    found.count(-1, 1000, 3000, 3.0)
     assert found.most(500) == 1200
-    found.remove(500, 700, 1.0)
+    found.count(-1, 500, 700, 1.0)
     assert found.most(0) == 0

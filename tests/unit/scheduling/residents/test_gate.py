@@ -615,7 +615,7 @@ def test_a_call_goes_to_the_worker_that_has_the_prefix_of_its_run():
     world = World(workers=2, system=GATED.with_options({"feed_window": 0.01}))
     world.serve("A")
     worker_id = next(iter(world.sent.values()))
-    while worker_id in world.dispatcher.first.worker_table.open():
+    while worker_id in world.dispatcher.first.worker_table.open:
         world.call("B" if len(world.sent) == 1 else "C", prompt=500)
     assert world.sent[world.call("A")] == worker_id
     assert world.sent[world.call("A", text="other")] != worker_id

@@ -14,7 +14,7 @@ def resident(*runs):
     found.join("w", 1000)
     for run in runs:
         calls[run] = make_call(f"call-{run}", run=run)
-        found.dispatch(calls[run], "w", Footprint(Prefix((), 0, 100), 20, 2.0), 50.0)
+        found.dispatch(calls[run], "w", Footprint(Prefix((), 0, 100, 100), 20, 2.0), 50.0)
     return found, calls
 
 
