@@ -30,12 +30,8 @@ class LoopTurns:
         self._waiting: Rotation[asyncio.Future[None]] = Rotation()
         """Streams that wait, by tenant."""
 
-    async def next(self, tenant: str) -> None:
-        """Wait for the next turn of a tenant, at least until the next pass of the loop."""
-        await self.turn(tenant)
-
     def turn(self, tenant: str) -> asyncio.Future[None]:
-        """Return the next turn of a tenant; a cancelled one is passed over."""
+        """Return the next turn of a tenant, in a later pass; a cancelled one is passed over."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         if not self._waiting:

@@ -137,6 +137,7 @@ class _WatchedCall:
             self.sent.resume()
 
     def _leave(self) -> None:
-        self._watched.sequences -= self._sequences
-        self._watched.unstarted.remove(self._key)
-        self._sequences = 0
+        if self._sequences:
+            self._watched.sequences -= self._sequences
+            self._watched.unstarted.remove(self._key)
+            self._sequences = 0

@@ -85,9 +85,11 @@ class WorkerAnswer:
         """
         self.exchange: Exchange | None = None
         self._server, self._request = server, request
+        self._streams = streams = request.streams
+        self._reports_start = server.reports_start(request)
         self._receiver: AnswerReceiver | None = receiver
         self._turns = turns
-        self._within_s = begin_s if request.streams or not request.generates else None
+        self._within_s = begin_s if streams or not request.generates else None
         self._timer: asyncio.TimerHandle | None = None
         if self._within_s is not None:
             loop = asyncio.get_running_loop()
@@ -103,7 +105,7 @@ class WorkerAnswer:
         self._backlog_bytes = 0
         self._turn: asyncio.Future[None] | None = None
         self._paused = False
-        self._starts_when_sent = not server.reports_start(request)
+        self._starts_when_sent = not self._reports_start
         self._begun = False
         self._has_ended = False
         self._loss = ""
@@ -127,10 +129,10 @@ class WorkerAnswer:
             self._fail(
                 self._broken(f"its answer has the coding {coding[:40]}, which nobody accepts")
             )
-        elif status == 200 and self._request.streams:
+        elif status == 200 and self._streams:
             self._stop_timer()
             self._events = StreamEvents(self._shape)
-        elif status == 200 and self._server.reports_start(self._request):
+        elif status == 200 and self._reports_start:
             assert self._receiver is not None
             self._receiver.started()
 
@@ -300,6 +302,8 @@ class WorkerAnswer:
     def _leave(self) -> AnswerReceiver | None:
         """Call the receiver no more; return it."""
         receiver, self._receiver = self._receiver, None
+        if receiver is None:
+            return None
         self._stop_timer()
         if self._turn is not None:
             self._turn.cancel()

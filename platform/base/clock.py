@@ -21,6 +21,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +29,8 @@ SLEW_S = 5.0
 SETTLE_S = 300.0
 
 
-def uptime_s() -> float:
-    """Return monotonic seconds that include the time in suspension, where the system counts it."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+uptime_s = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Returns monotonic seconds that include the time in suspension, where the system counts it."""
 
 
 class SteadyClock:
@@ -54,16 +54,20 @@ class SteadyClock:
         """Return the time."""
         with self._lock:
             uptime_s = self._uptime()
-            self._follow(self._system() - uptime_s, uptime_s)
+            offset = self._system() - uptime_s
+            if self._jumped is None and abs(offset - self._offset) <= SLEW_S:
+                self._offset = offset
+            else:
+                self._jump(offset, uptime_s)
             now = self._offset + uptime_s
             if now > self._now or self._now - now > SLEW_S:
                 self._now = now
             return self._now
 
-    def _follow(self, offset: float, uptime_s: float) -> None:
+    def _jump(self, offset: float, uptime_s: float) -> None:
+        """Follow a clock that has jumped."""
         if abs(offset - self._offset) <= SLEW_S:
-            if self._jumped is not None:
-                logger.warning("the system's clock is back")
+            logger.warning("the system's clock is back")
             self._offset, self._jumped = offset, None
             return
         if self._jumped is None or abs(offset - self._jumped[0]) > SLEW_S:

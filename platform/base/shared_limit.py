@@ -53,7 +53,8 @@ class SharedLimit:
 
     def full(self, owner: str, amount: int = 1) -> Full | None:
         """Return what has no room for this much more of an owner; None if there is room."""
-        if self._of[owner] + amount > self.share(owner):
+        own = self._of[owner]
+        if own + amount > share_of(self.limit, self._share, self.used - own, self._least):
             return "owner"
         return "all" if self.used + amount > self.limit else None
 

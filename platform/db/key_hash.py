@@ -7,7 +7,6 @@ the secret can be rotated while keys stay valid.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import secrets
@@ -52,11 +51,11 @@ class KeyHasher:
 
     @staticmethod
     def _digest(secret: bytes, key: str) -> str:
-        return hmac.new(secret, key.encode(), hashlib.sha256).hexdigest()
+        return hmac.digest(secret, key.encode(), "sha256").hex()
 
     @staticmethod
     def _id(secret: bytes) -> str:
-        return hmac.new(secret, _NAME_OF_SECRET, hashlib.sha256).hexdigest()[:16]
+        return hmac.digest(secret, _NAME_OF_SECRET, "sha256").hex()[:16]
 
 
 def key_hasher(settings: DbSettings) -> KeyHasher:

@@ -29,7 +29,7 @@ BODY_BYTES_PER_TOKEN = 16
 """Request bytes per token of the context. English has 4 to 5 characters per token; text escaped in
 JSON takes up to 12 bytes."""
 BODY_BASE_BYTES = 64 * 1024
-"""Request bytes for fields other than the prompt."""
+"""Request bytes for fields other than the prompt. Every model takes a body of this size."""
 MAX_CALL_TOKENS = 300_000
 """Tokens of all inputs of one embedding or ranking call, as at OpenAI."""
 SHOWN_WORKERS = 3

@@ -121,7 +121,7 @@ class Activity(CallListener):
 
     def call_accepted(self, call: CallState, now_s: float) -> None:
         """Count a call that is queued."""
-        self._at(now_s).of(call.call.tenant).accepted += 1
+        self._at(now_s).tenants[call.call.tenant].accepted += 1
         self._calls[call.call.call_id] = _CountedCall(self._tier_weight(call.call))
         self._of(call.owner).enqueue(call.call.pool)
 
@@ -140,7 +140,7 @@ class Activity(CallListener):
     def call_started(self, call: CallState, now_s: float) -> None:
         """Count the queue delay of a call, unless it is a background call."""
         if not call.call.background:
-            self._at(now_s).of(call.call.tenant).delay(call.queue_s or 0.0)
+            self._at(now_s).tenants[call.call.tenant].delay(call.queue_s or 0.0)
 
     def call_progressed(self, call: CallState, now_s: float) -> None:
         """Add the service of a call since its last progress to its client."""
@@ -163,7 +163,7 @@ class Activity(CallListener):
         self.call_progressed(call, now_s)
         del self._calls[call.call.call_id]
         bucket = self._open
-        counts = bucket.of(call.call.tenant)
+        counts = bucket.tenants[call.call.tenant]
         counts.ended[outcome] = counts.ended.get(outcome, 0) + 1
         worker_id = call.worker_id
         if worker_id is None:
@@ -195,18 +195,18 @@ class Activity(CallListener):
     def call_rejected(self, call: CallState, reason: str, now_s: float) -> None:
         """Count a rejected call by its reason."""
         bucket = self._at(now_s)
-        bucket.of(call.call.tenant).refuse(reason)
+        bucket.tenants[call.call.tenant].refuse(reason)
         bucket.refused[call.owner] = bucket.refused.get(call.owner, 0) + 1
 
     # --- a run, see CallListener ------------------------------------------------------------------
 
     def run_opened(self, tenant: str) -> None:
         """Count a run that began or was reopened."""
-        self._at(self._clock()).of(tenant).runs_begun += 1
+        self._at(self._clock()).tenants[tenant].runs_begun += 1
 
     def run_ended(self, run: InteractionEnded) -> None:
         """Count a run that ended."""
-        self._at(self._clock()).of(run.tenant).runs_ended += 1
+        self._at(self._clock()).tenants[run.tenant].runs_ended += 1
 
     # --- buckets ----------------------------------------------------------------------------------
 

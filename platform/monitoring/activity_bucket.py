@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import TypeVar
@@ -190,7 +191,7 @@ class OpenBucket:
         self.clients: dict[Client, dict[str, Served]] = {}
         """Service of each client by pool."""
         self.refused: dict[Client, int] = {}
-        self.tenants: dict[str, Counts] = {}
+        self.tenants: defaultdict[str, Counts] = defaultdict(Counts)
         self.workers: dict[str, tuple[int, int]] = {}
         """Prompt tokens and cached prompt tokens of ended calls, by worker."""
 
@@ -206,13 +207,6 @@ class OpenBucket:
         """Return the service of a client so far."""
         return sum(served.service for served in self.clients.get(owner, _NO_POOLS).values())
 
-    def of(self, tenant: str) -> Counts:
-        """Return the counts of a tenant."""
-        counts = self.tenants.get(tenant)
-        if counts is None:
-            counts = self.tenants[tenant] = Counts()
-        return counts
-
     def by_pool(self, owners: Iterable[Client]) -> dict[str, dict[Client, float]]:
         """Return the service of clients by pool."""
         found: dict[str, dict[Client, float]] = {}
@@ -226,11 +220,11 @@ class OpenBucket:
         services = {owner: self.service(owner) for owner in self.clients}
         named = largest(services, MAX_CLIENTS)
         for owner, service in services.items():
-            counts = self.of(owner[0])
+            counts = self.tenants[owner[0]]
             counts.service += service
             counts.clients += 1
         for owner, calls in live_counts.items():
-            counts = self.of(owner[0])
+            counts = self.tenants[owner[0]]
             counts.queued += calls.queued
             counts.running += calls.running
         waiting = {owner: 0.0 for owner in live_counts if owner not in self.clients}
@@ -238,7 +232,7 @@ class OpenBucket:
         for owner, share in of_entitled({**named, **waiting}, entitled).items():
             shares.setdefault(owner[0], []).append(share)
         for tenant, own in shares.items():
-            self.of(tenant).jain = index(own)
+            self.tenants[tenant].jain = index(own)
         return ClosedBucket(self, named, index([x for own in shares.values() for x in own]))
 
 

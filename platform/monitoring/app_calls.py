@@ -199,13 +199,14 @@ class AppCalls(CallListener):
 
     def _begin(self, number: int) -> None:
         """Open an empty bucket."""
-        self._number = number
+        self._number, self._ends_s = number, (number + 1) * BUCKET_S
         self._open: dict[AppKey, AppBucket] = {}
         self._apps = SharedLimit(MAX_APPS, PART)
         self._users = SharedLimit(MAX_USERS, PART)
 
     def _of(self, call: CallState, now_s: float) -> AppBucket | None:
-        self.settle(now_s)
+        if now_s >= self._ends_s:
+            self.settle(now_s)
         app = call.owner[:2]
         found = self._open.get(app)
         if found is None and self._apps.take(call.call.tenant) is None:

@@ -656,7 +656,7 @@ class PickerExchange:
         streams = call.streams
         try:
             await self._carrying
-            usage = call.meter.answer()
+            usage = call.meter.shown(call.used)
             if streams:
                 self._written.write(await call.writer.end(usage))
             else:

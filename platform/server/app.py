@@ -133,7 +133,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     calls = CallRoutes(
         app.build_middleware_stack(), routes, memory, settings.server.max_body_bytes, turns
     )
-    app.middleware_stack = AccessLog(calls, settings.console.proxy_networks, requests.count)
+    app.middleware_stack = AccessLog(app, calls, settings.console.proxy_networks, requests.count)
     return app
 
 

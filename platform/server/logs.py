@@ -150,11 +150,17 @@ def reload_logging(level: str, log_format: LogFormat) -> None:
 
 @contextmanager
 def logging_to(stream: TextIO, level: str, log_format: LogFormat) -> Iterator[None]:
-    """Log to ``stream`` within the block, unless the program around this one has set up its own log."""
+    """Log to ``stream`` within the block, unless the program around this one has set up its own log.
+
+    Records then have no place in the code, thread or process, which no line shows.
+    """
     root = logging.getLogger()
     if root.handlers:
         yield
         return
+    source = logging._srcfile
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     writer = LogWriter(stream, FORMATTERS[log_format]())
     before = root.level
     root.addHandler(writer)
@@ -165,6 +171,8 @@ def logging_to(stream: TextIO, level: str, log_format: LogFormat) -> Iterator[No
         root.removeHandler(writer)
         root.setLevel(before)
         writer.close()
+        logging._srcfile = source
+        logging.logThreads = logging.logProcesses = logging.logMultiprocessing = True
 
 
 def _masked(line: str) -> str:

@@ -184,7 +184,7 @@ class ServerProcess:
         app = build_app(settings, platform)
         connections = _connections(settings)
         config = uvicorn.Config(
-            app,
+            app.middleware_stack,  # type: ignore[arg-type] # the access log, which names its app
             http=functools.partial(  # type: ignore[arg-type] # it is only called
                 LimitedProtocol,
                 connections=connections,

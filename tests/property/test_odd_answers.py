@@ -113,7 +113,7 @@ def write_stream(chunks, *, chat):
         openai.event(chunk)
         for each in others:
             each.event(chunk)
-    usage = meter.answer()
+    usage = meter.shown(meter.total())
     openai.end(usage)
     for each in others:
         asyncio.run(each.end(usage))
@@ -161,4 +161,4 @@ def test_a_whole_answer_is_written_or_the_workers_failure(path, answer):
     except FAILURES:
         return
     merger.add(WorkerChunk(data))
-    write_whole(merger, meter.answer(), chat=path == CHAT)
+    write_whole(merger, meter.shown(meter.total()), chat=path == CHAT)

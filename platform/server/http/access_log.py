@@ -13,9 +13,10 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairserve.platform.base.client_address import Network, client_address, is_trusted
+from fairserve.platform.base.client_address import Network, client_of
 from fairserve.platform.base.request_facts import RequestFacts, begin_request
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.endpoints import HEALTH_PATHS
@@ -33,32 +34,31 @@ _VENDOR_ID_HEADER = b"request-id"
 
 
 class AccessLog:
-    """ASGI middleware that logs each request at its end."""
+    """The application that is served: it logs each request at its end."""
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: FastAPI,
+        inner: ASGIApp,
         trusted_proxies: Collection[Network],
         on_request: OnRequest,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``on_request`` is called at the end of each request."""
-        self._app = app
+        """``inner`` answers for ``app``; ``on_request`` is called at the end of each request."""
+        self._app, self._inner = app, inner
         self._trusted_proxies = trusted_proxies
         self._on_request = on_request
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
+        scope["app"] = self._app
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._inner(scope, receive, send)
             return
         began_s = self._clock()
-        client = client_address(scope, self._trusted_proxies)
-        peer = (scope.get("client") or ("",))[0]
-        facts = begin_request(
-            new_id("req"), client, from_proxy=is_trusted(peer, self._trusted_proxies)
-        )
+        client, from_proxy = client_of(scope, self._trusted_proxies)
+        facts = begin_request(new_id("req"), client, from_proxy=from_proxy)
         status = 0
 
         async def send_noted(message: Message) -> None:
@@ -69,7 +69,7 @@ class AccessLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_noted)
+            await self._inner(scope, receive, send_noted)
         finally:
             self._log(scope, facts, status, self._clock() - began_s)
 

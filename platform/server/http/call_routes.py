@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.engine.wire.loop_turns import LoopTurns
 from fairserve.platform.base.errors import FairServeError
+from fairserve.platform.fleet.models import BODY_BASE_BYTES
 from fairserve.platform.server.http.cors import add_cors_headers
 from fairserve.platform.server.http.error_answers import api_error, error_response
 from fairserve.platform.server.http.intake import check_drain
@@ -36,8 +37,7 @@ from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 from fairserve.platform.serving.call_router import CallRoute, IncomingCall
 from fairserve.platform.serving.completions.limit_headers import add_limit_headers
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.serving.principals import app_of
-from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.auth import Principal, require_scope
 from fairserve.platform.tenancy.principals import address_of, authenticated
 
 
@@ -70,8 +70,9 @@ class CallRoutes:
         answer, body = _Answer(scope, send), None
         try:
             body = await self._begin(scope, receive)
-            await self._turns.next(scope["state"]["principal"].sharer)
-            principal = await app_of(scope)
+            principal: Principal = scope["state"]["principal"]
+            await self._turns.turn(principal.sharer)
+            require_scope(principal, "app")
             raw = await body.read()
             headers = {
                 name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
@@ -100,14 +101,15 @@ class CallRoutes:
             principal = await authenticated(scope)
             decoding = None if size_bytes is None else decoding_of(scope)
             reservation = BodyReservation(self._memory, principal.sharer)
-            body = RequestBody(
-                receive, self._limit(scope, principal), reservation, decoding=decoding
-            )
+            limit = self._max_body_bytes
+            if not size_bytes or size_bytes > BODY_BASE_BYTES or decoding is not None:
+                limit = self._limit(scope, principal)
+            body = RequestBody(receive, limit, reservation, decoding=decoding)
             body.expect(size_bytes or 0)
         except FairServeError as error:
             if size_bytes is not None:
                 close_after(error)
-            await self._turns.next(address_of(scope))
+            await self._turns.turn(address_of(scope))
             raise
         return body
 

@@ -75,10 +75,10 @@ class Management:
             await self._app(scope, receive, send)
             return
         if scope["method"] == "POST" and scope["path"] == PROGRAMS:
-            await self._loop_turns.next(await _caller(scope))
+            await self._loop_turns.turn(await _caller(scope))
             await self._app(scope, receive, send)
             return
-        await self._loop_turns.next(address_of(scope))
+        await self._loop_turns.turn(address_of(scope))
         if not _is_management(scope):
             await self._app(scope, receive, send)
             return

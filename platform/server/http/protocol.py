@@ -74,6 +74,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._limits = limits
         self._peer: str | None = None
         """Address that this connection is counted for; None while it is not counted."""
+        self._is_proxy = False
+        """True if requests are counted for their clients, and not the connection."""
         self._clients: deque[str] = deque()
         """Clients that the requests in progress are counted for, on a proxy's connection."""
         self._requests = 0
@@ -102,6 +104,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._close_with(rejected)
             return
         self._peer = peer
+        self._is_proxy = is_trusted(peer, self._open_connections.trusted_proxies)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -262,9 +265,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_bytes, self._bytes_without_body = 0, 0
         self._body_began_s = self.loop.time()
         app = self.app
-        proxies = self._open_connections.trusted_proxies
-        if self._peer is not None and is_trusted(self._peer, proxies):
-            client = client_address(self.scope, proxies)
+        if self._peer is not None and self._is_proxy:
+            client = client_address(self.scope, self._open_connections.trusted_proxies)
             rejected = self._open_connections.begin(client)
             if rejected is None:
                 self._clients.append(client)
@@ -291,9 +293,12 @@ class LimitedProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header; ignore trailers, which are not checked."""
+        """Keep a header, as uvicorn does; ignore trailers, which are not checked."""
         if self._in_head:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:
         """Count a part of the body."""

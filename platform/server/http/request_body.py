@@ -86,7 +86,8 @@ class RequestBody:
             message = await self._receive()
             if message["type"] == "http.request":
                 self._received_bytes += len(message.get("body", b""))
-                self.expect(self._received_bytes)
+                if self._received_bytes > self.reservation.size_bytes:
+                    self.expect(self._received_bytes)
             return message
         except FairServeError as error:
             close_after(error)
@@ -123,7 +124,7 @@ def decoding_of(scope: Scope) -> Decoding | None:
     """
     headers = scope["headers"]
     codings = [value.decode("latin-1") for name, value in headers if name == b"content-encoding"]
-    coding = coding_of(codings)
+    coding = coding_of(codings) if codings else None
     if coding is None:
         return None
     coded = (b"content-encoding", b"content-length")

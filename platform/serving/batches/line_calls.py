@@ -47,7 +47,7 @@ class RelayedCalls:
         relay.why_left = "its batch was stopped"
         await relay.carry()
         assert running.merger is not None, "what is not streamed is merged"
-        return await read.writer(checked).whole(running.merger, running.meter.answer())
+        return await read.writer(checked).whole(running.merger, running.meter.shown(running.used))
 
 
 def line_calls(

@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 PIECE_BYTES = 64 * 1024
@@ -40,6 +39,10 @@ SendNow = Callable[[bytes], bool]
 """Sends a part of the body in this moment; returns False if the connection does not take it now."""
 SEND_NOW = "fairserve.send_now"
 """Name of that function in the scope of a request; a server may lack it."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class SlowClientError(Exception):
@@ -74,15 +77,20 @@ class Sink(AnswerReader, Protocol):
         """Take the head, once, before anything else."""
         ...
 
+    def whole(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        """Take head and body of an answer of which nothing else is written."""
+        ...
+
 
 class ConnectionSink:
-    """The client's connection behind a bounded buffer, which :meth:`run` empties.
+    """The client's connection behind a bounded buffer.
 
     A client is disconnected if it reads none of ``PIECE_BYTES`` for ``write_timeout_s``, or if
     its full buffer has made the writer wait for so long in all: a client that reads a little at times
     would otherwise hold its worker without a limit.
 
-    With ``send_now`` what is written goes out in the same moment, as long as the client keeps up.
+    With ``send_now`` what is written goes out in the same moment, as long as the client keeps up. What
+    does not is sent by a task, which ends with the buffer empty.
     """
 
     def __init__(
@@ -91,11 +99,16 @@ class ConnectionSink:
         limits: ClientLimits,
         clock: Callable[[], float] = time.monotonic,
         send_now: SendNow | None = None,
+        on_failure: Callable[[], None] = _nothing,
     ) -> None:
+        """``on_failure`` is called once if the answer cannot be sent: see :attr:`failure`."""
         self.lost = ""
-        self.on_space: Callable[[], None] = lambda: None
+        self.failure: Exception | None = None
+        """SlowClientError, or the error of the server."""
+        self.on_space: Callable[[], None] = _nothing
         self._send = send
         self._send_now = send_now
+        self._on_failure = on_failure
         self._limits = limits
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -103,13 +116,13 @@ class ConnectionSink:
         self._full_since_s = 0.0
         self._full_timer: asyncio.TimerHandle | None = None
         self._head: Message | None = None
-        self._begun = False
-        """The head was sent."""
         self._parts: deque[bytes] = deque()
         self._buffered_bytes = 0
         self._finished = False
+        self._ended = False
+        """The end of the answer was sent."""
         self._too_slow = False
-        self._wake: asyncio.Future[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
 
     @property
     def is_full(self) -> bool:
@@ -117,21 +130,73 @@ class ConnectionSink:
         return self._full_timer is not None
 
     def start(self, status: int, headers: dict[str, str]) -> None:
-        """Send the head."""
+        """Take the head, which is sent with the first part."""
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         self._head = {"type": "http.response.start", "status": status, "headers": raw}
-        self._to_send()
+
+    def whole(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        """Take a whole answer; see :class:`Sink`."""
+        self.start(status, headers)
+        self._parts.append(body)
+        self._buffered_bytes += len(body)
 
     def write(self, body: bytes) -> None:
         """Send a part, or keep it until the connection takes it; see :class:`AnswerReader`."""
-        if self._send_now is not None and self._begun and not self._parts and self._send_now(body):
+        idle = self._sending is None and self._head is None
+        if idle and self._send_now is not None and self._send_now(body):
             return
         self._parts.append(body)
         self._buffered_bytes += len(body)
         if self._buffered_bytes >= self._limits.buffer_bytes and self._full_timer is None:
             self._full_since_s = self._clock()
             self._full_timer = self._loop.call_later(self._lag_left_s, self._lagged)
-        self._to_send()
+        if self._sending is None and self.failure is None:
+            self._sending = self._loop.create_task(self._send_beside())
+
+    async def finish(self) -> None:
+        """Send the rest of a complete answer. Raises SlowClientError."""
+        self._finished = True
+        if self._sending is not None:
+            await self._sending
+        if self.failure is not None:
+            raise self.failure
+        await self._send_buffered()
+
+    def close(self) -> None:
+        """Send nothing more."""
+        for each in (self._full_timer, self._sending):
+            if each is not None:
+                each.cancel()
+
+    async def _send_beside(self) -> None:
+        """Send the buffer beside its writer."""
+        try:
+            await self._send_buffered()
+        except Exception as error:
+            self.failure = error
+            self._on_failure()
+        finally:
+            self._sending = None
+
+    async def _send_buffered(self) -> None:
+        """Send the buffer, and the end of a complete answer. Raises SlowClientError."""
+        while self._parts or (self._finished and not self._ended):
+            piece = self._next_piece()
+            self._ended = self._finished and not self._parts
+            body = {"type": "http.response.body", "body": piece, "more_body": not self._ended}
+            try:
+                async with asyncio.timeout(self._limits.write_timeout_s):
+                    if self._head is not None:
+                        head, self._head = self._head, None
+                        await self._send(head)
+                    await self._send(body)
+            except TimeoutError:
+                raise self._disconnect() from None
+            if self._ended:
+                return
+            self._has_space()
+            if self._too_slow:
+                raise self._disconnect()
 
     def _has_space(self) -> None:
         if self._full_timer is not None and self._buffered_bytes < self._limits.buffer_bytes:
@@ -145,49 +210,6 @@ class ConnectionSink:
 
     def _lagged(self) -> None:
         self._too_slow = True
-        self._to_send()
-
-    def _to_send(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    def finish(self) -> None:
-        """Mark the answer as complete: :meth:`run` ends once it is sent."""
-        self._finished = True
-        self._to_send()
-
-    async def run(self) -> None:
-        """Send the written parts until the answer is complete. Raises SlowClientError."""
-        try:
-            while True:
-                if self._too_slow:
-                    raise self._disconnect()
-                if self._head is not None:
-                    head, self._head = self._head, None
-                    await self._in_time(head)
-                    self._begun = True
-                elif self._parts:
-                    piece = self._next_piece()
-                    await self._in_time(_body(piece, more=bool(self._parts) or not self._finished))
-                    if self._finished and not self._parts:
-                        return
-                    self._has_space()
-                elif self._finished:
-                    await self._in_time(_body(b"", more=False))
-                    return
-                else:
-                    self._wake = self._loop.create_future()
-                    await self._wake
-        finally:
-            if self._full_timer is not None:
-                self._full_timer.cancel()
-
-    async def _in_time(self, message: Message) -> None:
-        try:
-            async with asyncio.timeout(self._limits.write_timeout_s):
-                await self._send(message)
-        except TimeoutError:
-            raise self._disconnect() from None
 
     def _next_piece(self) -> bytes:
         """Remove and return up to ``PIECE_BYTES`` of the buffer, as a rule all of it."""
@@ -209,10 +231,6 @@ class ConnectionSink:
         return SlowClientError(self.lost)
 
 
-def _body(body: bytes, *, more: bool) -> Message:
-    return {"type": "http.response.body", "body": body, "more_body": more}
-
-
 class AnswerBuffer:
     """An answer that is kept. Readers wait for parts that are not written yet."""
 
@@ -220,7 +238,7 @@ class AnswerBuffer:
 
     def __init__(self) -> None:
         self.lost = ""
-        self.on_space: Callable[[], None] = lambda: None
+        self.on_space: Callable[[], None] = _nothing
         self.status = 0
         self.headers: dict[str, str] = {}
         self.size_bytes = 0
@@ -232,6 +250,11 @@ class AnswerBuffer:
         """Keep the head."""
         self.status, self.headers = status, headers
         self._notify()
+
+    def whole(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        """Keep a whole answer."""
+        self.start(status, headers)
+        self.write(body)
 
     def write(self, body: bytes) -> None:
         """Keep a part."""
@@ -292,51 +315,48 @@ class AnswerBuffer:
         await asyncio.shield(self._changed)
 
 
-class ProducedResponse(Response):
-    """Runs ``produce`` and watches the connection; a disconnect or a slow client cancels it."""
+class ProducedResponse:
+    """ASGI application that runs ``produce``; a disconnect or a slow client cancels it."""
 
     def __init__(
         self,
         produce: Callable[[ConnectionSink], Awaitable[None]],
         limits: ClientLimits = ClientLimits(),
     ) -> None:
-        super().__init__()
         self._produce = produce
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response, as an ASGI application."""
-        sink = ConnectionSink(send, self._limits, send_now=scope.get(SEND_NOW))
-        sending = asyncio.create_task(sink.run())
-        leaving = asyncio.create_task(_disconnected(receive))
-        producing = asyncio.ensure_future(self._produce(sink))
+        """Send the response. The call has ended in control when this returns."""
+        request = asyncio.current_task()
+        assert request is not None, "a request is a task"
+        stopped = over = False
 
-        def produced(task: asyncio.Future[None]) -> None:
-            if task.cancelled() or task.exception() is not None:
-                sending.cancel()
-            else:
-                sink.finish()
+        def stop() -> None:
+            nonlocal stopped
+            if not stopped and not over:
+                stopped = True
+                request.cancel()
 
-        producing.add_done_callback(produced)
+        sink = ConnectionSink(send, self._limits, send_now=scope.get(SEND_NOW), on_failure=stop)
+        leaving = asyncio.create_task(_disconnected(receive, stop))
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if producing.done():
-                producing.result()
-            if sending.done():
-                sending.result()
+            await self._produce(sink)
+            await sink.finish()
+        except asyncio.CancelledError:
+            if not stopped or request.uncancel():
+                raise
+            if sink.failure is not None and not sink.lost:
+                raise sink.failure from None
         except SlowClientError:
-            await _ended(producing)
-            _abort(scope)
-            await asyncio.wait({leaving}, timeout=ABORT_S)
+            pass
         finally:
-            # Waited for, so that the call has ended in control when this request has.
-            await _ended(producing, sending, leaving)
-
-
-async def _ended(*tasks: asyncio.Future[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+            over = True
+            sink.close()
+            if sink.lost:
+                _abort(scope)
+                await asyncio.wait({leaving}, timeout=ABORT_S)
+            leaving.cancel()
 
 
 def _abort(scope: Scope) -> None:
@@ -346,6 +366,7 @@ def _abort(scope: Scope) -> None:
         abort(scope)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _disconnected(receive: Receive, stop: Callable[[], None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    stop()

@@ -49,16 +49,19 @@ class OpenAIWriter:
         tier = checked.call.tier
         self._tier = tier if request.service_tier or tier != "default" else None
         """The tier that was given, for a client that requests one or gets another than the usual."""
-        self._chunks = ChunkWriter(
-            self._id,
-            self._model,
-            include_usage=request.include_usage,
-            continuous_usage=request.continuous_usage,
-            service_tier=self._tier,
-        )
+        self._request = request
+        self._chunks: ChunkWriter
+        """Writes the stream, which has begun."""
 
     def begin(self) -> bytes:
         """Return nothing: the first chunk is the first event."""
+        self._chunks = ChunkWriter(
+            self._id,
+            self._model,
+            include_usage=self._request.include_usage,
+            continuous_usage=self._request.continuous_usage,
+            service_tier=self._tier,
+        )
         return b""
 
     def event(self, chunk: WorkerChunk) -> bytes:

@@ -109,7 +109,7 @@ class Producer:
 
     async def _end(self, sink: Sink) -> None:
         """Write the end of a stream, or the whole answer."""
-        usage = self._call.meter.answer()
+        usage = self._call.meter.shown(self._call.used)
         if self._call.streams:
             self._stop_alive()
             end = await self._writer.end(usage)
@@ -120,8 +120,7 @@ class Producer:
         assert merger is not None, "what is not streamed is merged"
         body = orjson.dumps(await self._writer.whole(merger, usage))
         self._started = True
-        sink.start(200, self._headers() | {"content-length": str(len(body))})
-        sink.write(body)
+        sink.whole(200, self._headers() | {"content-length": str(len(body))}, body)
 
     def _headers(self) -> dict[str, str]:
         return answer_headers(stream=self._call.streams) | self._relay.headers()
@@ -180,5 +179,4 @@ class Producer:
             return
         self._started = True
         answer = error_answer(error, self._writer, self._relay.headers())
-        sink.start(answer.status, answer.headers)
-        sink.write(answer.body)
+        sink.whole(answer.status, answer.headers, answer.body)

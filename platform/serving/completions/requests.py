@@ -14,7 +14,12 @@ import orjson
 from pydantic import ValidationError
 
 from fairserve.engine.wire.base import WorkerRejectedError
-from fairserve.engine.wire.request_fields import RequestFieldError, demands, listed_fields
+from fairserve.engine.wire.request_fields import (
+    FieldDemand,
+    RequestFieldError,
+    demands,
+    listed_fields,
+)
 from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.bulkhead import off_loop
@@ -52,6 +57,8 @@ class CompletionRequest:
     plain: dict[str, Any]
     """The fields as they were sent, without those that are null."""
     body: CompletionBody
+    demands: list[FieldDemand]
+    """The fields that not every kind of worker honours."""
 
     def call_request(
         self,
@@ -83,7 +90,7 @@ class CompletionRequest:
             max_output_tokens=body.asked_tokens,
             max_output_field=body.asked_field,
             cache_salt=body.cache_salt,
-            demands=body.demands,
+            demands=self.demands,
             headers=headers or {},
             metadata=body.metadata,
             prompt_cache_key=self.plain.get("prompt_cache_key"),
@@ -168,13 +175,13 @@ def read_fields(path: CompletionPath, plain: dict[str, Any]) -> CompletionReques
     check_tool_types(plain.get("tools"))
     try:
         body = kind.model_validate(plain)
-        body.demands.extend(demands(path, plain))
+        found = demands(path, plain)
     except ValidationError as error:
         raise invalid(error, plain) from error
     except RequestFieldError as error:
         raise InvalidRequestError(str(error), param=error.field, code=error.code) from error
     _leave_out_ids(plain)
-    return CompletionRequest(path, plain, body)
+    return CompletionRequest(path, plain, body, found)
 
 
 def _leave_out_ids(plain: dict[str, Any]) -> None:

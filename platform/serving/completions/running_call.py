@@ -126,6 +126,8 @@ class RunningCall:
         self.error: FairServeError | None = None
         """The error that the client gets in place of an answer, or of its end."""
         self.attempts = 0
+        self.used = NO_USAGE
+        """Usage of a call that has ended, as control has it."""
         self._grant: Grant | None = None
         self._submitted_s = now_s
         self._failures = 0
@@ -168,7 +170,8 @@ class RunningCall:
         self._whole_started = False
         self._held.clear()
         self.problem = None
-        self.meter = self._new_meter()
+        if self.attempts > 1:
+            self.meter = self._new_meter()
         self._reported_tokens = 0
         if self._keeps_answer():
             self.merger = self.request.merger()
@@ -328,13 +331,13 @@ class RunningCall:
     def unread(self) -> Release:
         """End a call whose answer the driver does not see: complete, with the expected output."""
         core = self.checked.call
-        usage = self.meter.total()._replace(
+        self.used = self.meter.total()._replace(
             input_tokens=core.input_tokens,
             system_tokens=core.system_tokens,
             output_tokens=self.grant.expected_output_tokens,
         )
         self._step("ended")
-        return Release(self.grant.call_id, "completed", usage)
+        return Release(self.grant.call_id, "completed", self.used)
 
     def failed(self, error: WorkerError, *, lost: bool = False, last: bool = False) -> Release:
         """Take the failure of the worker; return the report of it.
@@ -420,10 +423,11 @@ class RunningCall:
                 "continuation_keys": conversation.answered(merger.messages()),
                 "requested_tools": merger.requested_tools,
             }
+        self.used = self.meter.total() if usage is None else usage
         return Release(
             self.grant.call_id,
             outcome,
-            self.meter.total() if usage is None else usage,
+            self.used,
             ttft_s=self.ttft_s,
             error=error,
             **continued,
@@ -433,7 +437,7 @@ class RunningCall:
         """Return the fields of the access line: model, worker, tokens, and times as far as known."""
         fields: dict[str, object] = {"model": self.checked.call.served_model}
         if self._grant is not None:
-            used = self.meter.total()
+            used = self.used
             fields |= {
                 "worker": self._grant.worker_id,
                 "prompt_tokens": used.prompt_tokens,

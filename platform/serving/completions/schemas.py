@@ -14,13 +14,11 @@ from pydantic import (
     AfterValidator,
     ConfigDict,
     Field,
-    PrivateAttr,
     ValidationError,
     model_validator,
 )
 
 from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT, PromptOptions
-from fairserve.engine.wire.request_fields import FieldDemand
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.user_ids import normal_user_id
 from fairserve.platform.base.validation import true_problem
@@ -141,8 +139,6 @@ class CompletionBody(SamplingFields):
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    _demands: list[FieldDemand] = PrivateAttr(default_factory=list)
-
     model: NonEmpty
     max_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -166,11 +162,6 @@ class CompletionBody(SamplingFields):
             needs = "is needed with" if inner is None else "is only for"
             raise ValueError(f"response_format.json_schema|{needs} type json_schema")
         return self
-
-    @property
-    def demands(self) -> list[FieldDemand]:
-        """The fields that not every kind of worker honours."""
-        return self._demands
 
     @property
     def asked_tokens(self) -> int | None:
@@ -236,18 +227,15 @@ class ChatBody(CompletionBody):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @model_validator(mode="after")
-    def _check_limits(self) -> ChatBody:
+    def _check_chat(self) -> ChatBody:
         both = (self.max_tokens, self.max_completion_tokens)
         if None not in both and both[0] != both[1]:
             raise ValueError("max_tokens|differs from max_completion_tokens; give one of them")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs|needs logprobs to be true")
-        return self
-
-    @model_validator(mode="after")
-    def _check_prompt(self) -> ChatBody:
         if problem := self.prompt_options.problem():
             raise ValueError(f"continue_final_message|{problem}")
+        self._check_media()
         return self
 
     @property
@@ -261,8 +249,7 @@ class ChatBody(CompletionBody):
         template = {} if kwargs is None else kwargs.model_dump(exclude_none=True)
         return PromptOptions(complete, final, special, template)
 
-    @model_validator(mode="after")
-    def _check_media(self) -> ChatBody:
+    def _check_media(self) -> None:
         """Reject addresses: workers would fetch them, in a network that clients must not reach. Objects
         in place of texts, whose tokens would not be counted, are rejected, too.
         """
@@ -271,7 +258,6 @@ class ChatBody(CompletionBody):
             for index, part in enumerate(parts):
                 if problem := media_problem(part):
                     raise ValueError(f"messages[{number}].content[{index}].{problem}")
-        return self
 
     @property
     def asked_tokens(self) -> int | None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from fairserve.engine.wire.base import WorkerClient
 from fairserve.platform.base.bulkhead import off_loop
@@ -67,7 +67,7 @@ class Completions:
         headers: Mapping[str, str],
         principal: Principal,
         reservation: BodyReservation | None = None,
-    ) -> Response:
+    ) -> ASGIApp:
         """Return the response to a request. Raises a FairServeError if the request is wrong.
 
         ``reservation`` is the memory of the body; a call that outlives its request owns it.
@@ -136,11 +136,11 @@ class Completions:
         )
         return Producer(relay, self.keepalive_s)
 
-    def respond(self, producer: Producer) -> Response:
+    def respond(self, producer: Producer) -> ASGIApp:
         """Return the response that a producer writes; a client that disconnects ends its call."""
         return ProducedResponse(producer.produce, self._client_limits)
 
-    def following(self, buffer: AnswerBuffer, *, replayed: bool) -> Response:
+    def following(self, buffer: AnswerBuffer, *, replayed: bool) -> ASGIApp:
         """Return the response that follows an answer whose producer belongs to the server."""
 
         async def produce(sink: ConnectionSink) -> None:

@@ -84,7 +84,7 @@ class UsageMeter:
     def show(self, chunk: dict[str, Any]) -> None:
         """Replace the worker's running usage in a chunk, which was read, by the numbers so far."""
         if chunk.get("usage") is not None:
-            chunk["usage"] = self._shown(self.usage())
+            chunk["usage"] = self.shown(self.usage())
 
     def usage(self) -> TokenUsage:
         """Return the usage so far; zero before the worker started."""
@@ -106,10 +106,6 @@ class UsageMeter:
         text = -(-(self._bytes - self._covered_bytes) // BYTES_PER_TOKEN)
         output = self._reported_tokens + max(chunks, text)
         return self._usage(min(output, self._bounds.output_tokens))
-
-    def answer(self) -> dict[str, Any]:
-        """Return the usage of a complete answer for its client, in OpenAI's shape."""
-        return self._shown(self.total())
 
     def _report(self, usage: Any, *, last: bool) -> None:
         """Take the usable counts of a worker's usage; ``last``: it comes after the output."""
@@ -165,7 +161,8 @@ class UsageMeter:
             reasoning_tokens=min(self._reasoning_tokens, output_tokens),
         )
 
-    def _shown(self, used: TokenUsage) -> dict[str, Any]:
+    def shown(self, used: TokenUsage) -> dict[str, Any]:
+        """Return a usage of the attempt for its client, in OpenAI's shape."""
         shown: dict[str, Any] = {
             "prompt_tokens": used.prompt_tokens,
             "completion_tokens": used.output_tokens,

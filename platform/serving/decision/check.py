@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fairserve.engine.wire.reported_usage import MAX_TOKENS, UsageBounds, prompt_bound
 from fairserve.engine.wire.request_fields import SERVER_KINDS
@@ -83,11 +83,11 @@ class CheckedCall:
     """Place of the call in its run, once control has it."""
     prompt_bound: int = MAX_TOKENS
     """Largest count of the prompt by a worker that is believed."""
+    call: Call = field(init=False)
+    """The core's call."""
 
-    @property
-    def call(self) -> Call:
-        """Return the core's call."""
-        return self.message.call
+    def __post_init__(self) -> None:
+        self.call = self.message.call
 
     @property
     def record_id(self) -> str:
@@ -104,8 +104,8 @@ class CheckedCall:
         self.continues = False
         run = core_run_id(self.call.app, new_id("run"))
         call_id = core_call_id(run, self.call_id)
-        call = replace(self.call, call_id=call_id, interaction_id=run, parents=(), clues=())
-        self.message = replace(self.message, call=call)
+        self.call = replace(self.call, call_id=call_id, interaction_id=run, parents=(), clues=())
+        self.message = replace(self.message, call=self.call)
 
     @property
     def run_id(self) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from fairserve.platform.base.errors import BodyTooLargeError, FairServeError
 from fairserve.platform.control.messages import Attached, Cancel, Grant, RejectCall
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.fleet.models import Models
+from fairserve.platform.fleet.models import BODY_BASE_BYTES, Models
 from fairserve.platform.fleet.prompts.reader import Prompt
 from fairserve.platform.serving.decision.check import CheckedCall, CheckOptions, check, count
 from fairserve.platform.serving.decision.headers import call_headers, limit_headers
@@ -48,16 +48,12 @@ class DecisionService:
         """To which the driver of a call reports it."""
         self._options = options
 
-    async def authenticate(
-        self, headers: Mapping[str, str], known: Principal | None = None
-    ) -> Principal:
+    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
         """Return the app whose key the headers carry, before the body is read.
 
-        ``headers`` has lower-case names. ``known`` is the owner of the key, if it was found before.
+        ``headers`` has lower-case names.
         """
-        if known is None:
-            known = await self._authenticator.authenticate(key_of(headers))
-        return require_scope(known, "app")
+        return require_scope(await self._authenticator.authenticate(key_of(headers)), "app")
 
     def max_body_bytes(self, principal: Principal) -> int | None:
         """Return the largest body in bytes for this app: that of its largest model; None: no limit."""
@@ -65,6 +61,8 @@ class DecisionService:
 
     def check_size(self, size_bytes: int, model: str) -> None:
         """Raise BodyTooLargeError if a body is larger than the context of its model. Any thread."""
+        if size_bytes <= BODY_BASE_BYTES:
+            return
         limit = self.models.max_body_bytes_of(model)
         if limit is not None and size_bytes > limit:
             raise BodyTooLargeError(

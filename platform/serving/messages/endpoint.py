@@ -117,7 +117,7 @@ def _read(kind: type[Body], raw: bytes, check_size: CheckSize) -> tuple[Body, Co
             error.message = original + error.message.removeprefix(error.param)
             error.param = original
         raise
-    request.body.demands[:] = [
-        FieldDemand(fields.original(demand.field), demand.kinds) for demand in request.body.demands
+    request.demands[:] = [
+        FieldDemand(fields.original(demand.field), demand.kinds) for demand in request.demands
     ]
     return body, request

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import orjson
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import (
@@ -103,7 +104,7 @@ class Responses:
         headers: Mapping[str, str],
         principal: Principal,
         reservation: BodyReservation | None = None,
-    ) -> Response:
+    ) -> ASGIApp:
         """Answer a request for a response. Raises a FairServeError if it is wrong."""
         body = await off_loop(len(raw), self._parse, raw)
         if not self._store.options.response_store and (body.store or body.background):
@@ -185,7 +186,7 @@ class Responses:
         headers: Mapping[str, str],
         principal: Principal,
         reservation: BodyReservation | None,
-    ) -> Response:
+    ) -> ASGIApp:
         """Start a response in the background, and return it as it is now, or its events."""
         if "idempotency-key" in headers:
             raise InvalidRequestError(

@@ -62,7 +62,7 @@ class ResponsesChatFields:
         except InvalidRequestError as error:
             self.rename(error)
             raise
-        demands = request.body.demands
+        demands = request.demands
         demands[:] = [
             FieldDemand(self.name(demand.field), demand.kinds)
             for demand in demands

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from received import Received
-from until import settle, turn
+from until import settle
 
 from fairserve.engine.wire.base import WorkerRequest
 from fairserve.engine.wire.loop_turns import EVENT_BYTES, TURN_BYTES, TURNS_PER_PASS, LoopTurns
@@ -97,7 +97,7 @@ async def test_a_pass_of_the_loop_has_a_bounded_number_of_turns():
     given = []
 
     async def take():
-        await turns.next("acme")
+        await turns.turn("acme")
         given.append(passes.count)
 
     await asyncio.gather(*(take() for _ in range(50)))
@@ -110,7 +110,7 @@ async def test_tenants_take_turns_in_rotation():
     turns, order = LoopTurns(), []
 
     async def take(tenant):
-        await turns.next(tenant)
+        await turns.turn(tenant)
         order.append(tenant)
 
     crowd = [asyncio.create_task(take("crowd")) for _ in range(40)]
@@ -120,14 +120,13 @@ async def test_tenants_take_turns_in_rotation():
 
 async def test_a_cancelled_stream_takes_no_turn():
     turns, given = LoopTurns(), []
-    gone = [asyncio.create_task(turns.next("gone")) for _ in range(9)]
-    await turn()
+    gone = [turns.turn("gone") for _ in range(9)]
     for task in gone:
         task.cancel()
-    await turns.next("acme")
+    await turns.turn("acme")
     given.append("acme")
     for task in gone:
         with pytest.raises(asyncio.CancelledError):
             await task
-    await turns.next("gone")
+    await turns.turn("gone")
     assert given == ["acme"]

@@ -30,9 +30,6 @@ BODY = {"type": "http.response.body", "body": b"", "more_body": False}
 class Decisions:
     """A decision service that allows every app."""
 
-    async def authenticate(self, headers, known):
-        return known
-
     def max_body_bytes(self, principal):
         return None
 

@@ -158,7 +158,7 @@ def test_requested_usage_is_the_platforms_whatever_the_worker_reports(sent_with_
         meter.read(each)
         writer.event(WorkerChunk(each))
     counted = {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14}
-    last, done = writer.end(meter.answer()).split(b"\n\n", 1)
+    last, done = writer.end(meter.shown(meter.total())).split(b"\n\n", 1)
     assert done == b"data: [DONE]\n\n"
     assert json.loads(last.removeprefix(b"data: ")) == chunk(
         model="model", usage=USAGE if sent_with_a_choice else counted

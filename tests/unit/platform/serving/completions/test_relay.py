@@ -174,6 +174,7 @@ async def test_an_answered_call_is_freed_without_a_collection_of_garbage(stream)
         sink = ConnectionSink(send, ClientLimits())
         freed = [weakref.ref(each) for each in (producer, producer._relay, producer._call, sink)]
         await producer.produce(sink)
+        await sink.finish()
         assert producer.succeeded
         workers.clear()
         control.on_message = None

@@ -75,8 +75,8 @@ def test_an_unusable_usage_means_the_estimate(odd, at):
     else:
         made = read(*streamed(odd, at))
     assert 88 <= made.total().output_tokens <= 92
-    assert made.answer()["completion_tokens"] == made.total().output_tokens
-    assert made.answer()["prompt_tokens"] == 12
+    assert made.shown(made.total())["completion_tokens"] == made.total().output_tokens
+    assert made.shown(made.total())["prompt_tokens"] == 12
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_an_unusable_count_of_the_prompt_means_our_own(claimed):
 def test_cached_tokens_are_at_most_the_prompt():
     over = read(delta("a") | usage(1, cached=13))
     assert (over.total().cached_tokens, over.cached_tokens_reported) == (0, False)
-    assert "prompt_tokens_details" not in over.answer()
+    assert "prompt_tokens_details" not in over.shown(over.total())
     known = read(delta("a") | usage(1, cached=4))
-    assert known.answer()["prompt_tokens_details"] == {"cached_tokens": 4}
+    assert known.shown(known.total())["prompt_tokens_details"] == {"cached_tokens": 4}
     assert known.cached_tokens_reported
 
 
@@ -148,7 +148,7 @@ def test_a_client_is_shown_usable_numbers_only():
     chunk = delta("abcd") | {"usage": odd}
     made = read(chunk)
     expected = {"prompt_tokens": 12, "completion_tokens": 1, "total_tokens": 13}
-    assert made.answer() == expected
+    assert made.shown(made.total()) == expected
     made.show(chunk)
     assert chunk["usage"] == expected
     made.show(without := delta("abcd") | {"usage": None})

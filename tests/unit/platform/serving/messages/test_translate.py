@@ -124,7 +124,7 @@ def test_demands_have_the_names_of_the_client():
         tools=[TOOL],
         output_config={"effort": "low"},
     )
-    assert [demand.field for demand in request.body.demands] == [
+    assert [demand.field for demand in request.demands] == [
         "tools",
         "output_config.effort",
         "messages[0].content[1]",

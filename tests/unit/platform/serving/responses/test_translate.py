@@ -128,14 +128,14 @@ def test_every_field_has_its_chat_field():
 def test_demands_name_the_items_that_they_come_from():
     items = [{"role": "user", "content": "a"}, THOUGHT, CALL, RESULT]
     request = translated(items, earlier=[{"role": "user", "content": "b"}, CALL]).read()
-    assert [demand.field for demand in request.body.demands] == [
+    assert [demand.field for demand in request.demands] == [
         "previous_response_id",
         "input[1]",
         "input[3]",
     ]
     image = {"role": "user", "content": [{"type": "input_image", "image_url": IMAGE}]}
     request = translated([image], text={"verbosity": "low"}, reasoning={"effort": "low"}).read()
-    assert {demand.field for demand in request.body.demands} == {
+    assert {demand.field for demand in request.demands} == {
         "input[0].content[0]",
         "text.verbosity",
         "reasoning.effort",
