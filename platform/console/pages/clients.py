@@ -84,8 +84,9 @@ async def follow(request: Request, viewer: AnyViewer) -> Response:
 
 async def _read(request: Request, query: ClientQuery) -> _Found:
     clients: Clients = request.app.state.clients
-    shown = await clients_page(clients, request.app.state.session_factory, query)
-    return _Found(shown, find_floods(clients, query.tenant, MOST_ALARMS))
+    reading = await clients.read(query.tenant)
+    shown = await clients_page(reading, request.app.state.session_factory, query)
+    return _Found(shown, find_floods(reading, MOST_ALARMS))
 
 
 def _part(request: Request, viewer: Viewer, query: ClientQuery, found: _Found) -> str:
