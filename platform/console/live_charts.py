@@ -33,8 +33,9 @@ def rejections_chart(snapshot: LiveSnapshot) -> Chart:
     """Return the rejected calls per bucket by reason."""
     refused = snapshot.activity.refused
     layers = {name.replace("_", " "): counts for name, counts in refused.items() if any(counts)}
-    nothing = {"rejected": [0.0] * len(snapshot.at)}
-    lines = few_lines(layers or nothing, total=True)
+    if not layers:
+        layers["rejected"] = [0.0] * len(snapshot.at)
+    lines = few_lines(layers, total=True)
     return chart(snapshot.at, lines, stacked=True, bars=True)
 
 

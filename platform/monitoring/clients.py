@@ -109,7 +109,8 @@ class ClientReading:
         owner, state = seen.owner, self._control.client_state(seen.owner)
         shares = self._shares
         tenant, app, user = owner
-        one, five, thirty = seen.service
+        # A forecast that is corrected in a later bucket than it was counted lies beyond its window.
+        one, five, thirty = (max(0.0, each) for each in seen.service)
         queued, running = seen.live_calls
         return ClientView(
             tenant=tenant,

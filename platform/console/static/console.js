@@ -28,7 +28,7 @@
 
   function number(value, unit) {
     if (value === null || value === undefined) return "–";
-    if (unit === "%") return `${(100 * value).toFixed(Math.abs(value) < 0.1 ? 1 : 0)} %`;
+    if (unit === "%") return `${(100 * value).toFixed(value && Math.abs(value) < 0.1 ? 1 : 0)} %`;
     if (unit === "s") return value < 1 ? `${Math.round(1000 * value)} ms` : `${plain(value)} s`;
     if (unit) return `${number(value)}${unit.startsWith("/") ? "" : " "}${unit}`;
     const size = Math.abs(value);
@@ -342,6 +342,18 @@
     const question = event.submitter?.dataset.confirm || event.target.dataset.confirm;
     if (question && !window.confirm(question)) event.preventDefault();
   }, true);
+  // Show the parameters whose name or meaning has the text of a field with data-find.
+  document.addEventListener("input", ({ target }) => {
+    if (!target.matches("[data-find]")) return;
+    const word = target.value.trim().toLowerCase();
+    for (const each of target.closest("details").querySelectorAll(".param")) {
+      each.hidden = !each.textContent.toLowerCase().includes(word);
+    }
+  });
+  // A button with data-after-change works once a field of its form was changed.
+  const enable = (within, on) => within?.querySelectorAll("[data-after-change]").forEach((each) => { each.disabled = !on; });
+  document.addEventListener("htmx:load", ({ target }) => enable(target, false));
+  document.addEventListener("input", ({ target }) => enable(target.form, true));
   // A link to a dialog opens it, and one to a field selects its text.
   document.addEventListener("DOMContentLoaded", () => {
     const named = document.getElementById(decodeURIComponent(window.location.hash.slice(1)));
