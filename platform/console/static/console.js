@@ -177,7 +177,7 @@
         tzDate: (seconds) => (this.data.days ? uPlot.tzDate(new Date(1000 * seconds), "UTC") : new Date(1000 * seconds)),
         scales: { x: { range: (_, first, last) => (span() && last ? [last - span(), last] : [first, last]) }, y: { range: (_, low, high) => [Math.min(0, low), this.data.top || (high > 0 ? high * 1.08 : 1)] } },
         axes: [{ ...axis, space: 80, values: (_, ticks, at, space, step) =>
-          ticks.map((tick, number_) => this.label(tick, step, ticks[number_ - 1])) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => number(tick, unit)) }],
+          ticks.map((tick, number_) => this.label(tick, step, ticks[number_ - 1])) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => number(tick, unit.length > 2 ? "" : unit)) }],
         series: [{}, ...lines, ...bounds],
         bands,
         hooks: {
