@@ -1,6 +1,6 @@
 """No page of a large installation is long: rows, lines of charts and height are bounded.
 
-A few thousand runs, 20 tenants with 60 apps, many clients, workers, aliases, keys, users and prices.
+A few thousand runs, 20 tenants with 60 apps, and more clients and workers than a page lists.
 The deep form prints when each page is first painted with 10,000 clients in memory.
 """
 
@@ -17,8 +17,8 @@ from fairserve.platform.console.navigation import navigation
 WINDOW = (1440, 900)
 MOST_SCREENS, MOST_ROWS, MOST_LINES = 3, 50, 6
 """Lines of a chart: five, and the others as one."""
-CLIENTS, WORKERS, MANY = 10_000, 17, 60
-"""Clients in memory, workers, and aliases, keys, users and prices."""
+CLIENTS, MANY = 10_000, 17
+"""Clients in memory, and workers, aliases, users and prices."""
 SIZES = """() => ({
     height: document.documentElement.scrollHeight,
     rows: Math.max(0, ...[...document.querySelectorAll('main :is(tbody, ol, ul)')]
@@ -42,21 +42,19 @@ def server(tmp_path_factory):
         call_now(running, clients=CLIENTS)
         for number in range(MANY):
             _add(running, app, number)
-        for number in range(WORKERS):  # the last, because each is probed all the time
-            url = f"http://127.0.0.1:9/{number}"
-            worker = {"id": f"away-{number:02d}", "url": url, "kind": "openai"}
-            running.call(running.admin_key, "POST", "/admin/cluster/workers", worker)
         running.app = app
         yield running
 
 
 def _add(server, app, number):
     admin, tenant = server.admin_key, app["tenant_id"]
-    server.call(admin, "PUT", f"/admin/cluster/aliases/alias-{number:02d}", {"target": {"m": 1}})
-    server.call(admin, "POST", "/admin/keys", {"name": f"key {number}", "role": "viewer"})
-    server.call(admin, "PUT", f"/admin/users/{tenant}/user-{number}", {"weight": 2})
     price = {"model": f"m-{number}", "input": 1, "output": 2, "valid_from": "2099-01-31T12:00Z"}
     server.call(admin, "POST", "/admin/prices", price)
+    server.call(admin, "PUT", f"/admin/users/{tenant}/user-{number}", {"weight": 2})
+    server.call(admin, "PUT", f"/admin/cluster/aliases/alias-{number:02d}", {"target": {"m": 1}})
+    url = f"http://127.0.0.1:9/{number}"
+    worker = {"id": f"away-{number:02d}", "url": url, "kind": "openai"}
+    server.call(admin, "POST", "/admin/cluster/workers", worker)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from fairserve.interactions.call import TokenUsage
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.schema import upgrade
+from fairserve.platform.monitoring.activity_bucket import MAX_CLIENTS
 from fairserve.platform.reporting.usage.rollups import roll_up
 
 TENANT, APP, USER = "tn_07", "app_07", "user-7"
@@ -105,10 +106,10 @@ def fill(path, *, clients=10_000, runs=100_000, rollups=True):
 def call_now(server, *, clients=10_000, waiting=30):
     """Let the monitoring see a call of each client; those of the last ``waiting`` ones still wait."""
 
-    def call():
+    def call(numbers):
         monitoring, now_s = server.platform.monitoring, server._clock()
         listeners = (monitoring.activity, monitoring.app_calls)
-        for number in range(clients):
+        for number in numbers:
             owner = {"tenant": f"tn_{number % 20:02d}", "app": f"app_{number % 60:02d}"}
             made = make_call(f"now-{number}", user=f"user-{number}", tokens=(1,), **owner)
             live = CallState(made, f"now-{number}", "", now_s, now_s)
@@ -122,5 +123,6 @@ def call_now(server, *, clients=10_000, waiting=30):
                     each.call_started(live, now_s)
                     each.call_ended(live, "completed", now_s)
 
-    server.client.portal.call(call)
-    server.sample()
+    for first in range(0, clients, MAX_CLIENTS):  # as many as a bucket names
+        server.client.portal.call(call, range(first, min(clients, first + MAX_CLIENTS)))
+        server.sample()

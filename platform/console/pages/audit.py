@@ -36,13 +36,15 @@ from fairserve.platform.tenancy.audit.service import changes_page
 PAGE = ConsolePage("audit", "Audit", 90, "a")
 router = APIRouter(prefix=PAGE.path)
 
+PER_PAGE = 35
+
 
 @router.get("")
 def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
     """List changes, newest first; for a tenant, those of its objects."""
     given = filters(request)
     forced = {"tenant": scoped(viewer, given.get("tenant"), request)}
-    found = changes_page(session, asked(request, AuditQuery, **forced))
+    found = changes_page(session, asked(request, AuditQuery, PER_PAGE, **forced))
     ids = {
         id
         for change in found.items
