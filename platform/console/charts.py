@@ -13,6 +13,8 @@ RATE_BUCKETS = 12
 """Number of samples in the moving window of the hit rate, one minute."""
 RECENT_BUCKETS = 60
 """Number of samples in five minutes."""
+MOST_LINES = 5
+"""Lines of a chart by name; the others are one."""
 
 
 class Series(TypedDict):
@@ -65,20 +67,34 @@ def at(day: date) -> float:
     return datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()
 
 
-def of_workers(
-    time: Sequence[float], workers: Mapping[str, WorkerSeries], names: Iterable[str]
-) -> dict[str, Chart]:
-    """Return the charts of used cache, calls and hit rate over one minute of the named workers."""
-    shown = {name: workers[name] for name in sorted(names) if name in workers}
-    hits = [
-        (name, share_over(each.cached_tokens, each.prompt_tokens, RATE_BUCKETS))
-        for name, each in shown.items()
-    ]
-    return {
-        "kv": chart(time, [(name, each.kv_used_share) for name, each in shown.items()]),
-        "calls": chart(time, [(name, each.calls) for name, each in shown.items()]),
-        "hits": chart(time, hits),
+def few_lines(lines: Mapping[str, Values], *, total: bool = False) -> list[tuple[str, Values]]:
+    """Return the highest lines by name, and the mean of the others as one, with ``total`` their sum."""
+    highest = sorted(lines, key=lambda name: (-sum(each or 0.0 for each in lines[name]), name))
+    shown = [(name, lines[name]) for name in sorted(highest[:MOST_LINES])]
+    others = [lines[name] for name in highest[MOST_LINES:]]
+    if others:
+        word = "total" if total else "mean"
+        label = f"{word} of {len(others)} other{'s' if len(others) > 1 else ''}"
+        shown.append((label, [_joined(column, total) for column in zip(*others, strict=True)]))
+    return shown
+
+
+def _joined(values: Sequence[float | None], total: bool) -> float | None:
+    known = [each for each in values if each is not None]
+    return sum(known) / (1 if total else len(known)) if known else None
+
+
+def of_workers(time: Sequence[float], workers: Mapping[str, WorkerSeries]) -> dict[str, Chart]:
+    """Return the charts of used cache, calls and hit rate over one minute of workers."""
+    lines = {
+        "kv": {name: each.kv_used_share for name, each in workers.items()},
+        "calls": {name: each.calls for name, each in workers.items()},
+        "hits": {
+            name: share_over(each.cached_tokens, each.prompt_tokens, RATE_BUCKETS)
+            for name, each in workers.items()
+        },
     }
+    return {name: chart(time, few_lines(own)) for name, own in lines.items()}
 
 
 def hit_rates(workers: Mapping[str, WorkerSeries]) -> dict[str, float | None]:

@@ -12,7 +12,7 @@ from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.console.formats import local_time
 from fairserve.platform.console.guard import SignInNeededError
 from fairserve.platform.console.rendering import page
-from fairserve.platform.console.signing_in import SIGN_IN
+from fairserve.platform.console.sign_in.steps import SIGN_IN
 from fairserve.platform.db.session import DatabaseUnavailableError
 
 PLACE = "/console"

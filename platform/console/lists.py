@@ -15,6 +15,7 @@ from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.schemas import Page
 
 PER_PAGE = 50
+"""Rows of a page; fewer where rows are high, so that no page is longer than three screens."""
 _OURS = frozenset({"done"})
 
 Query = TypeVar("Query", bound=BaseModel)
@@ -31,14 +32,14 @@ class ListPart(NamedTuple):
     has_more: bool
 
 
-def asked(request: Request, query: type[Query], **forced: Any) -> Query:
+def asked(request: Request, query: type[Query], per_page: int = PER_PAGE, **forced: Any) -> Query:
     """Return the query in the URL; blank fields are omitted.
 
     Raises InvalidRequestError, which names the field.
     """
     given: dict[str, Any] = {**filters(request), **forced}
     if "limit" in query.model_fields:
-        given.setdefault("limit", PER_PAGE)
+        given.setdefault("limit", per_page)
     try:
         return query.model_validate(given)
     except ValidationError as error:
@@ -48,10 +49,12 @@ def asked(request: Request, query: type[Query], **forced: Any) -> Query:
         raise InvalidRequestError(f"{field}: {text}", param=field) from None
 
 
-def asked_in(request: Request, viewer: Viewer, query: type[Query]) -> Query:
+def asked_in(
+    request: Request, viewer: Viewer, query: type[Query], per_page: int = PER_PAGE
+) -> Query:
     """Return the query in the URL, within the tenant of the viewer or the one that an operator names."""
     tenant = scoped(viewer, filters(request).get("tenant"), request)
-    return asked(request, query, **({} if tenant is None else {"tenant": tenant}))
+    return asked(request, query, per_page, **({} if tenant is None else {"tenant": tenant}))
 
 
 def filters(request: Request) -> dict[str, str]:

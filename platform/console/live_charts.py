@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import orjson
 
-from fairserve.platform.console.charts import Chart, Limit, chart
+from fairserve.platform.console.charts import Chart, Limit, chart, few_lines
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot, ModelSeries
@@ -21,7 +21,7 @@ def load_chart(snapshot: LiveSnapshot) -> Chart:
     """
     models = {} if snapshot.cluster is None else snapshot.cluster.models
     one = len(models) == 1
-    lines = [("load" if one else name, _load(model)) for name, model in models.items()]
+    lines = few_lines({"load" if one else name: _load(model) for name, model in models.items()})
     limits = [
         *_limits("start of an overload", [each.high_watermark for each in models.values()]),
         *_limits("end of an overload", [each.low_watermark for each in models.values()]),
@@ -30,13 +30,13 @@ def load_chart(snapshot: LiveSnapshot) -> Chart:
 
 
 def rejections_chart(snapshot: LiveSnapshot) -> Chart:
-    """Return the rejected calls per bucket by reason, most frequent first."""
+    """Return the rejected calls per bucket by reason."""
     refused = snapshot.activity.refused
-    sums = {reason: sum(count or 0 for count in counts) for reason, counts in refused.items()}
-    reasons = sorted((reason for reason, total in sums.items() if total), key=lambda r: -sums[r])
-    layers = [(reason.replace("_", " "), refused[reason]) for reason in reasons]
-    nothing = [("rejected", [0.0] * len(snapshot.at))]
-    return chart(snapshot.at, layers or nothing, stacked=True, bars=True)
+    layers = {name.replace("_", " "): counts for name, counts in refused.items() if any(counts)}
+    if not layers:
+        layers["rejected"] = [0.0] * len(snapshot.at)
+    lines = few_lines(layers, total=True)
+    return chart(snapshot.at, lines, stacked=True, bars=True)
 
 
 async def chart_events(

@@ -61,7 +61,7 @@ async def _read(
     console: ConsoleState = state.console
     clients: Clients = state.clients
     tenant_calls: TenantCalls = state.tenant_calls
-    found = clients.page(tenant, limit=SHOWN, app=app)
+    found = (await clients.read(tenant)).page(limit=SHOWN, app=app)
     runs = await state.control.runs(tenant, app, SHOWN + 1)
     tenant = tenant or next((each.tenant for each in (*found.items, *runs)), None)
     groups = await tenant_calls.read(tenant if app else None)

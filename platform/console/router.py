@@ -5,12 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
-from fairserve.platform.console import sign_in, static_files
+from fairserve.platform.console import static_files
 from fairserve.platform.console.navigation import page_modules
 from fairserve.platform.console.oidc import sign_in as oidc_sign_in
-from fairserve.platform.console.signing_in import HOME
+from fairserve.platform.console.sign_in import with_key
+from fairserve.platform.console.sign_in.steps import HOME
 
-PARTS = (sign_in, oidc_sign_in, static_files, *page_modules())
+PARTS = (with_key, oidc_sign_in, static_files, *page_modules())
 
 router = APIRouter(include_in_schema=False)
 

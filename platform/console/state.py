@@ -10,7 +10,7 @@ from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.console.known_names import KnownNames
 from fairserve.platform.console.oidc.loading import load_provider
 from fairserve.platform.console.settings import ConsoleSettings
-from fairserve.platform.console.sign_in_limit import SignInLimit
+from fairserve.platform.console.sign_in.limit import SignInLimit
 from fairserve.platform.console.trusted_sessions import TrustedSessions
 from fairserve.platform.tenancy.failed_keys import FailureEntries
 

@@ -87,10 +87,15 @@ def health_of(
                 add(group, Health("affected", alarm.severity))
     for group, badges in found.items():
         if not badges:
-            calls = groups[group]
-            active = calls.calls or calls.waiting
-            badges.append(Health("fine", "good") if active else Health("quiet", ""))
+            badges.append(_without_alarm(groups[group]))
     return found
+
+
+def _without_alarm(calls: CallGroup) -> Health:
+    """Return the badge of a group without an alarm; "fine" only if no call was rejected or failed."""
+    if calls.rejected or calls.failed:
+        return Health("no alarm", "")
+    return Health("fine", "good") if calls.calls or calls.waiting else Health("quiet", "")
 
 
 def worst_first(
@@ -140,7 +145,7 @@ def sparkline(values: Series) -> str:
     """Return the path of a line of at most ``POINTS`` sums, with a gap where a value is not known."""
     step = max(1, -(-len(values) // POINTS))
     parts = [values[at : at + step] for at in range(0, len(values), step)]
-    sums = [None if None in each else sum(v or 0.0 for v in each) for each in parts]
+    sums = [None if None in each else max(0.0, sum(v or 0.0 for v in each)) for each in parts]
     high = max((each for each in sums if each is not None), default=0.0) or 1.0
     wide = 100 / max(1, len(sums) - 1)
     path, drawn = "", False

@@ -104,10 +104,6 @@ class ParameterForm:
         """Return the fields with errors."""
         return [field for field in self.fields if field.problem]
 
-    def of(self, part: str) -> list[Field]:
-        """Return the fields of one part."""
-        return [field for field in self.fields if field.part == part]
-
 
 class ParameterChange(NamedTuple):
     """A changed setting with its old and new text."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from fairserve.platform.console import formats
 from fairserve.platform.console.lists import ListPart
 from fairserve.platform.console.throttling_form import (
     PARTS,
+    Field,
     ParameterChange,
     ParameterForm,
     differences,
@@ -28,6 +29,8 @@ from fairserve.platform.tuning.preview.schemas import DEFAULT_MINUTES, FiguresOu
 from fairserve.platform.tuning.service import Current
 
 PER_PAGE = 20
+FIRST = frozenset({"high_watermark", "low_watermark", "hold_s", "resident_share"})
+"""Parameters that are shown first, beside those of the throttle, changed ones and wrong ones."""
 MINUTES = (5, 10, 30)
 RPM = "rpm"
 """Choice of the selection for ``rpm-<N>``."""
@@ -142,7 +145,10 @@ def values(
     versions, part = history(session, settings, offset)
     report = service.report(settings, current)
     config = shown.config
-    parts = {"throttle": config.throttle, "feeder": config.feeder, "router": config.router}
+    parts = {"own": "", "throttle": config.throttle, "feeder": config.feeder}
+    parts |= {"router": config.router, "local": config.local}
+    first = [field for field in shown.fields if _is_first(field)]
+    rest = [field for field in shown.fields if not _is_first(field)]
     return {
         **NO_PREVIEW,
         "holds": report,
@@ -150,9 +156,8 @@ def values(
         "rpm": shown.system.removeprefix(f"{RPM}-") if _is_rpm(shown.system) else DEFAULT_RPM,
         "is_rpm": _is_rpm(shown.system),
         "parameter_form": shown,
-        "groups": [
-            (part, {**parts, "local": config.local}.get(part, ""), shown.of(part)) for part in PARTS
-        ],
+        "groups": _groups(parts, first),
+        "advanced": _groups(parts, rest),
         "first_wrong": next((field.name for field in shown.problems), None),
         "problem": problem,
         "expected": _expected(current, problem, form),
@@ -165,6 +170,19 @@ def values(
         "part": part,
         **more,
     }
+
+
+def _is_first(field: Field) -> bool:
+    changed = field.differs or field.text != field.texts["value"]
+    return field.part == "throttle" or field.name in FIRST or changed
+
+
+def _groups(
+    parts: Mapping[str, str], fields: Sequence[Field]
+) -> list[tuple[str, str, list[Field]]]:
+    """Return the fields by part, with the policy of each part."""
+    found = [(part, parts[part], [each for each in fields if each.part == part]) for part in PARTS]
+    return [each for each in found if each[2]]
 
 
 def _is_rpm(system: str) -> bool:

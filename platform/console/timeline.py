@@ -6,12 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fairserve.platform.background.alarms.recent import RecentChange
 from fairserve.platform.background.alarms.schemas import AlarmOut
-from fairserve.platform.console.charts import Chart, Mark, chart
+from fairserve.platform.console.charts import Chart, Mark, chart, few_lines
 from fairserve.platform.console.incidents import title_of
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot, Series, WorkerSeries
 
-MOST_LINES = 5
-"""Workers with a line of their own; the others are one."""
 MOST_MARKS = 12
 
 
@@ -70,16 +68,12 @@ def _capacity(workers: Mapping[str, WorkerSeries]) -> list[tuple[str, Series]]:
     its memory, its slots, and the window of calls that wait at it. The line names the last scarcest one.
     """
     shares = {name: _shares(worker) for name, worker in workers.items()}
-    used = {name: _largest(list(own.values()), len(own["KV"])) for name, own in shares.items()}
-    fullest = sorted(used, key=lambda name: (-sum(each or 0.0 for each in used[name]), name))
-    lines = [
-        (f"{name} ({_binding(shares[name])})", used[name]) for name in sorted(fullest[:MOST_LINES])
-    ]
-    others = [used[name] for name in fullest[MOST_LINES:]]
-    if others:
-        means = [_mean(column) for column in zip(*others, strict=True)]
-        lines.append((f"mean of {len(others)} others", means))
-    return lines
+    return few_lines(
+        {
+            f"{name} ({_binding(own)})": _largest(list(own.values()), len(own["KV"]))
+            for name, own in shares.items()
+        }
+    )
 
 
 def _shares(worker: WorkerSeries) -> dict[str, Series]:
@@ -108,11 +102,6 @@ def _binding(shares: Mapping[str, Series]) -> str:
 def _ratio(used: Series, most: Series) -> Series:
     pairs = zip(used, most, strict=True)
     return [each / limit if each is not None and limit else None for each, limit in pairs]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _largest(rows: Sequence[Series], length: int) -> Series:

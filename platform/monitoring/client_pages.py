@@ -9,21 +9,20 @@ from sqlalchemy.exc import OperationalError
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.names import ids_named, names_of
 from fairserve.platform.monitoring.client_views import ClientPage, ClientView
-from fairserve.platform.monitoring.clients import Clients
+from fairserve.platform.monitoring.clients import ClientReading, Clients
 from fairserve.platform.monitoring.flooding import find_floods, signs
 from fairserve.platform.monitoring.schemas import ClientQuery, FloodingClient, FloodsOut
 
 
 async def clients_page(
-    clients: Clients, sessions: SessionFactory, query: ClientQuery
+    reading: ClientReading, sessions: SessionFactory, query: ClientQuery
 ) -> ClientPage:
-    """Return the clients of the last half hour, sorted by service.
+    """Return the asked page of the clients of a reading.
 
     While the database does not answer, a query finds ids and users, and no names.
     """
     named = await asyncio.to_thread(_named, sessions, query) if query.query else ()
-    return clients.page(
-        query.tenant,
+    return reading.page(
         limit=query.limit,
         offset=query.offset,
         sort=query.sort,
@@ -36,7 +35,7 @@ async def flooding_clients(
     clients: Clients, sessions: SessionFactory, tenant: str | None, limit: int
 ) -> FloodsOut:
     """Return the flooding clients of one or all tenants, with their names."""
-    of_all, found = find_floods(clients, tenant, limit)
+    of_all, found = find_floods(await clients.read(tenant), limit)
     names = await asyncio.to_thread(_names, sessions, found) if found else {}
     return FloodsOut(
         items=[

@@ -44,8 +44,9 @@ async def read_live(request: Request, query: Annotated[LiveQuery, Query()]) -> R
 @router.get("/admin/clients", dependencies=[Depends(require_admin)])
 async def list_clients(request: Request, query: Annotated[ClientQuery, Query()]) -> ClientPage:
     """Return the clients of the last half hour, sorted by service."""
-    state = request.app.state
-    return await clients_page(state.clients, state.session_factory, query)
+    clients: Clients = request.app.state.clients
+    reading = await clients.read(query.tenant)
+    return await clients_page(reading, request.app.state.session_factory, query)
 
 
 @router.get("/admin/clients/flooding", dependencies=[Depends(require_admin)])
@@ -74,7 +75,7 @@ async def read_client(
 ) -> ClientOut:
     """Return one client: service by time, weights, counters and credits by level, limits, calls."""
     clients: Clients = request.app.state.clients
-    found = clients.one(tenant_id, app_id, user)
+    found = await clients.one(tenant_id, app_id, user)
     if found is None:
         raise NotFoundError(
             "the client had no call in the last 30 minutes", code="client_not_found"

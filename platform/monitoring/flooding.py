@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fairserve.platform.monitoring.client_views import ClientView
-from fairserve.platform.monitoring.clients import Clients
+from fairserve.platform.monitoring.clients import ClientReading
 
 ABOVE, FAR_ABOVE = 1.5, 3.0
 """Thresholds of the ratio of received to entitled share for the badges."""
@@ -44,12 +44,12 @@ class Floods(NamedTuple):
     worst: list[ClientView]
 
 
-def find_floods(clients: Clients, tenant: str | None, most: int) -> Floods:
-    """Return the flooding clients of one or all tenants. On the event loop, three rankings."""
-    served = clients.page(tenant, limit=RANKED, sort="service_5m")
-    queued = clients.page(tenant, limit=RANKED, sort="queued_calls")
-    rejected = clients.page(tenant, limit=RANKED, sort="refused_calls")
-    of_all = Totals(clients.queues(tenant), sum(each.refused_calls for each in rejected.items))
+def find_floods(reading: ClientReading, most: int) -> Floods:
+    """Return the flooding clients of a reading. On the event loop, three rankings."""
+    served = reading.page(limit=RANKED, sort="service_5m")
+    queued = reading.page(limit=RANKED, sort="queued_calls")
+    rejected = reading.page(limit=RANKED, sort="refused_calls")
+    of_all = Totals(reading.queues(), sum(each.refused_calls for each in rejected.items))
     return Floods(of_all, worst((*served.items, *queued.items), of_all, most))
 
 

@@ -43,5 +43,5 @@ class Monitoring:
             control.subscribe(listener)
         self.client_shares = ClientShares(control, self.activity)
         self.tenant_calls = TenantCalls(self.app_calls, self.client_shares, self.activity, clock)
-        self.clients = Clients(control, self.activity, clock, wall)
+        self.clients = Clients(control, self.activity, self.client_shares, clock, wall)
         self.history = History(control, self.activity, members, clock, wall)

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.redis_client import redis_client
-from fairserve.platform.console.shared_attempts import SharedAttempts
+from fairserve.platform.console.sign_in.shared_attempts import SharedAttempts
 from fairserve.platform.control.cell import BLOCK_TOKENS
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.log.clock import LogClock

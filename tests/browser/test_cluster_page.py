@@ -129,7 +129,7 @@ def test_missing_workers_are_not_found(operator, server):
     assert operator.page.locator("tr[id^=worker-]").count() == 1
     operator.open(f"{CLUSTER}?worker=<b>")
     assert "No workers match." in operator.text()
-    assert operator.page.get_by_label("Worker or model").input_value() == "<b>"
+    assert operator.page.get_by_label("Worker, model or alias").input_value() == "<b>"
 
 
 def test_tenants_have_no_cluster(browser, server, app):

@@ -7,7 +7,7 @@ import pytest
 from checkpoints import write_checkpoint
 from gateway_server import ChildServer
 
-from fairserve.platform.console.sign_in_limit import MAX_WRONG
+from fairserve.platform.console.sign_in.limit import MAX_WRONG
 
 STREAM = "/console/overview/stream"
 MESSAGES = [{"role": "user", "content": "Tell me about tides."}]

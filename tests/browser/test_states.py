@@ -1,7 +1,7 @@
 """Pages of an operator in each state of a server: they fit wide and narrow windows, and are accessible.
 
-The state under overload is that of ``test_screenshots``, a lost worker is in ``test_night``, a server
-that is gone in ``test_away``. The pictures are written to the folder of ``FAIRSERVE_SCREENSHOTS``.
+The state under overload is that of ``test_screenshots``. The pictures are written to the folder of
+``FAIRSERVE_SCREENSHOTS``.
 """
 
 from contextlib import ExitStack, contextmanager
@@ -11,10 +11,13 @@ import pytest
 from chromium import NARROW, WIDE
 from client_pages import call, hold, path_of
 from database_proxy import proxied
+from gateway_server import ChildServer
 from many_clients import APP, TENANT, USER, fill
 from page_server import PageServer
 from pictures import keep, picture_of
 from postgres_process import new_database, new_template, running_postgres
+from processes import eventually
+from scripted_worker import ScriptedWorker
 
 from fairserve.platform.background.jobs import jobs
 
@@ -67,6 +70,26 @@ def held(folder):
 
 
 @contextmanager
+def worker_lost(folder):
+    """Yield a server and the function that ends one of its two workers."""
+    with PageServer(folder) as server:
+        app = server.new_app(name="research")
+        call(server, app["api_key"], "ann")
+
+        def lose():
+            server.workers[0].close()
+            eventually(lambda: _state_of_w0(server) == "failing", lambda: _state_of_w0(server))
+            server.sample()
+
+        yield server, lists(), lose
+
+
+def _state_of_w0(server):
+    workers = server.call(server.admin_key, "GET", "/admin/cluster/workers")["items"]
+    return next(each["state"] for each in workers if each["id"] == "w0")
+
+
+@contextmanager
 def database_away(folder):
     """Yield a server and the function that cuts its database off."""
     with (
@@ -103,8 +126,15 @@ def many(folder):
         yield server, lists("interactions", "refusals") | pages, lambda: None
 
 
+SIGNS = {
+    worker_lost: ".incident:has-text('Worker w0 gets no calls')",
+    database_away: "#status .degraded",
+}
+"""Selectors of what the page Now shows once a state has begun."""
+
+
 @pytest.mark.deep
-@pytest.mark.parametrize("state", [empty, healthy, held, database_away, many])
+@pytest.mark.parametrize("state", [empty, healthy, held, worker_lost, database_away, many])
 def test_each_state_is_drawn(browser, tmp_path, state):
     with state(tmp_path) as (server, pages, begin), ExitStack() as open_visits:
         visits = [
@@ -114,8 +144,8 @@ def test_each_state_is_drawn(browser, tmp_path, state):
         for visit in visits:
             visit.sign_in(server.admin_key).open("/console/overview")
         begin()
-        if state is database_away:
-            visits[0].page.locator("#status .degraded").wait_for()
+        if state in SIGNS:
+            visits[0].page.locator(SIGNS[state]).wait_for()
         for (size, dark), visit in zip(WINDOWS, visits, strict=True):
             for name, path in pages.items():
                 assert visit.open(path) == 200, name
@@ -123,3 +153,24 @@ def test_each_state_is_drawn(browser, tmp_path, state):
                 assert not visit.faults(), where
                 assert visit.overflow() == 0, where
                 keep(picture_of(visit), f"{state.__name__}-{name}", wide=size == WIDE, dark=dark)
+
+
+@pytest.mark.deep
+def test_pages_of_a_server_that_is_gone_are_drawn(browser, tmp_path):
+    worker = ScriptedWorker()
+    with ChildServer(tmp_path / "data", worker_urls=worker.url) as server, ExitStack() as visits:
+        opened = []
+        for size, dark in WINDOWS:
+            for name, path in lists().items():
+                visit = visits.enter_context(browser.visit(server.url, size=size, dark=dark))
+                assert visit.sign_in(server.admin_key).open(path) == 200, name
+                opened.append((name, size, dark, visit))
+        server.kill()
+        for name, size, dark, visit in opened:
+            visit.page.locator("#away").wait_for()
+            where = f"{name}, {size}, dark: {dark}"
+            assert not visit.faults(), where
+            assert visit.overflow() == 0, where
+            keep(picture_of(visit), f"server_gone-{name}", wide=size == WIDE, dark=dark)
+            visit.problems.clear()  # htmx logs a stream that broke
+    worker.close()

@@ -12,7 +12,7 @@ from oidc_provider import oidc_provider
 from fairserve.platform.console import state
 from fairserve.platform.console.oidc.provider import KEYS_RETRY_S, RETRY_S, Provider
 from fairserve.platform.console.sessions import find
-from fairserve.platform.console.sign_in_limit import MAX_SIGN_INS
+from fairserve.platform.console.sign_in.limit import MAX_SIGN_INS
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.server.settings import Settings

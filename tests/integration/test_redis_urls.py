@@ -17,7 +17,7 @@ from watched_redis import SERVICE, started_sentinel
 
 from fairserve.platform.background.jobs.celery_jobs import QUEUE, JobsOnCelery
 from fairserve.platform.base.redis_client import RedisServer, redis_client
-from fairserve.platform.console.shared_attempts import SharedAttempts
+from fairserve.platform.console.sign_in.shared_attempts import SharedAttempts
 from fairserve.platform.picker.certificate import self_signed
 from fairserve.platform.server.settings import Settings
 

@@ -10,9 +10,9 @@ from until import until
 
 from fairserve.platform.base.errors import AuthenticationError, RateLimitedError
 from fairserve.platform.base.redis_client import redis_client
-from fairserve.platform.console import sign_in_limit
-from fairserve.platform.console.shared_attempts import SharedAttempts
-from fairserve.platform.console.sign_in_limit import WINDOW_S, SignInLimit
+from fairserve.platform.console.sign_in import limit as sign_in_limit
+from fairserve.platform.console.sign_in.limit import WINDOW_S, SignInLimit
+from fairserve.platform.console.sign_in.shared_attempts import SharedAttempts
 
 PREFIX = "fairserve:{test}"
 

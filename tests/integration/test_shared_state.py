@@ -9,7 +9,7 @@ from redis_process import RedisProcess
 from scripted_worker import ScriptedWorker
 from shared_servers import SharedServers
 
-from fairserve.platform.console.sign_in_limit import MAX_WRONG
+from fairserve.platform.console.sign_in.limit import MAX_WRONG
 
 CHAT = "/v1/chat/completions"
 

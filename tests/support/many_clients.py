@@ -1,4 +1,4 @@
-"""Fill a SQLite database with very many clients and runs in seconds.
+"""Very many clients and runs: in a SQLite database, and in the memory of a server, in seconds.
 
 20 tenants have three apps each; 10,000 users begin runs of two calls evenly over the last 30 days.
 One run in ten does not end complete, and one call in forty is rejected.
@@ -10,8 +10,13 @@ import sqlite3
 import time
 from contextlib import closing
 
+from virtual_cluster import make_call
+
+from fairserve.interactions.call import TokenUsage
+from fairserve.platform.control.call_state import CallState
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.schema import upgrade
+from fairserve.platform.monitoring.activity_bucket import MAX_CLIENTS
 from fairserve.platform.reporting.usage.rollups import roll_up
 
 TENANT, APP, USER = "tn_07", "app_07", "user-7"
@@ -96,3 +101,28 @@ def fill(path, *, clients=10_000, runs=100_000, rollups=True):
     if rollups:
         assert roll_up(session_factory(engine))
     engine.dispose()
+
+
+def call_now(server, *, clients=10_000, waiting=30):
+    """Let the monitoring see a call of each client; those of the last ``waiting`` ones still wait."""
+
+    def call(numbers):
+        monitoring, now_s = server.platform.monitoring, server._clock()
+        listeners = (monitoring.activity, monitoring.app_calls)
+        for number in numbers:
+            owner = {"tenant": f"tn_{number % 20:02d}", "app": f"app_{number % 60:02d}"}
+            made = make_call(f"now-{number}", user=f"user-{number}", tokens=(1,), **owner)
+            live = CallState(made, f"now-{number}", "", now_s, now_s)
+            for each in listeners:
+                each.call_accepted(live, now_s)
+            if number < clients - waiting:
+                monitoring.activity.call_granted(live)
+                live.worker_id, live.queue_s, live.started = "w0", 0.1, True
+                live.usage = TokenUsage(100 + number % 900, 0, 0, 50)
+                for each in listeners:
+                    each.call_started(live, now_s)
+                    each.call_ended(live, "completed", now_s)
+
+    for first in range(0, clients, MAX_CLIENTS):  # as many as a bucket names
+        server.client.portal.call(call, range(first, min(clients, first + MAX_CLIENTS)))
+        server.sample()

@@ -128,8 +128,10 @@ class ScriptedWorker:
         self._loop.call_soon_threadsafe(drop)
 
     def close(self):
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        """End the worker; again, do nothing."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
 
     async def _health(self, request):
         return web.Response()

@@ -456,7 +456,7 @@ NOT_SHARED = {
     "platform/control/log/order.py": "events of one server's calls; it rejects if Redis takes too few",
     "platform/control/log/shared_cell.py": "check sums of ticks, which no tenant makes",
     "platform/console/status.py": "one time for each tenant, which only its status line shows",
-    "platform/console/sign_in_limit.py": "addresses that sign in, which are no tenants",
+    "platform/console/sign_in/limit.py": "addresses that sign in, which are no tenants",
     "platform/tenancy/system/parameters.py": "a cache of what is computed at once, for admins only",
     "platform/control/deadlines.py": "one entry of each queued or running call",
     "platform/control/journal/retention.py": "files of the journal, for the operator",

@@ -23,7 +23,7 @@ from fairserve.platform.console.oidc.attempt import MAX_AGE_S, Attempt
 from fairserve.platform.console.person import NoRoleError, Person
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.settings import ConsoleSettings
-from fairserve.platform.console.signing_in import (
+from fairserve.platform.console.sign_in.steps import (
     SIGN_IN,
     audit_failure,
     begin_session,

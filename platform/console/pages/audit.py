@@ -36,14 +36,21 @@ from fairserve.platform.tenancy.audit.service import changes_page
 PAGE = ConsolePage("audit", "Audit", 90, "a")
 router = APIRouter(prefix=PAGE.path)
 
+PER_PAGE = 35
+
 
 @router.get("")
 def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
     """List changes, newest first; for a tenant, those of its objects."""
     given = filters(request)
     forced = {"tenant": scoped(viewer, given.get("tenant"), request)}
-    found = changes_page(session, asked(request, AuditQuery, **forced))
-    ids = {id for change in found.items for id in (change.target, change.actor_key_id) if id}
+    found = changes_page(session, asked(request, AuditQuery, PER_PAGE, **forced))
+    ids = {
+        id
+        for change in found.items
+        for id in (change.target, change.actor_key_id, change.tenant)
+        if id
+    }
     return page(
         request,
         viewer,
@@ -88,7 +95,8 @@ def differences(before: Any, after: Any, name: str = "") -> Iterator[tuple[str, 
     if before == after:
         return
     parts = [each for each in (before, after) if each is not None]
-    if not parts or not all(isinstance(each, dict) and (each or not name) for each in parts):
+    empty = name and not any(parts)
+    if empty or not all(isinstance(each, dict) for each in parts):
         yield name, before, after
         return
     former, present = before or {}, after or {}

@@ -183,7 +183,7 @@ def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
 
 async def _read(request: Request, viewer: Viewer, client: ShownClient) -> ClientOut | None:
     clients: Clients = request.app.state.clients
-    return clients.one(client.tenant, client.app, client.user, within=viewer.tenant_id)
+    return await clients.one(client.tenant, client.app, client.user, within=viewer.tenant_id)
 
 
 async def _page(

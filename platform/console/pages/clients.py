@@ -30,6 +30,7 @@ POLL_INTERVAL_S = 1.0
 POLLS_PER_REFRESH = 5
 """Number of polls after which the list is sent again."""
 MOST_ALARMS = 3
+PER_PAGE = 35
 SORTS = (
     ("service_5m", "Share, 5 min"),
     ("service_1m", "1 min"),
@@ -52,7 +53,7 @@ class _Found(NamedTuple):
 @router.get("")
 async def show(request: Request, viewer: AnyViewer) -> Response:
     """Show the live list."""
-    query = asked_in(request, viewer, ClientQuery)
+    query = asked_in(request, viewer, ClientQuery, PER_PAGE)
     found = await _read(request, query)
     kept = filters(request)
     values = await asyncio.to_thread(_values, request, viewer, query, found)
@@ -69,7 +70,7 @@ async def show(request: Request, viewer: AnyViewer) -> Response:
 @router.get("/stream")
 async def follow(request: Request, viewer: AnyViewer) -> Response:
     """Send the list every few seconds."""
-    query = asked_in(request, viewer, ClientQuery)
+    query = asked_in(request, viewer, ClientQuery, PER_PAGE)
 
     async def pieces() -> AsyncIterator[bytes]:
         while True:
@@ -84,8 +85,9 @@ async def follow(request: Request, viewer: AnyViewer) -> Response:
 
 async def _read(request: Request, query: ClientQuery) -> _Found:
     clients: Clients = request.app.state.clients
-    shown = await clients_page(clients, request.app.state.session_factory, query)
-    return _Found(shown, find_floods(clients, query.tenant, MOST_ALARMS))
+    reading = await clients.read(query.tenant)
+    shown = await clients_page(reading, request.app.state.session_factory, query)
+    return _Found(shown, find_floods(reading, MOST_ALARMS))
 
 
 def _part(request: Request, viewer: Viewer, query: ClientQuery, found: _Found) -> str:

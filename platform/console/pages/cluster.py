@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, get_args
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
@@ -16,7 +18,7 @@ from fairserve.platform.background.jobs.service import jobs_out, run_soon
 from fairserve.platform.console import forms
 from fairserve.platform.console.charts import hit_rates, of_workers
 from fairserve.platform.console.guard import AdminViewer, OwnForm
-from fairserve.platform.console.lists import filters
+from fairserve.platform.console.lists import ListPart, asked
 from fairserve.platform.console.navigation import ConsolePage
 from fairserve.platform.console.pages.overview import page_of
 from fairserve.platform.console.rendering import page, render
@@ -42,8 +44,15 @@ POLLS_PER_JOBS = 5
 """Number of polls between updates of the jobs."""
 WORKER, ALIAS = "worker.", "alias."
 """Beginnings of the fields' names in the forms of a new worker and of an alias."""
-MOST_WORKERS = 100
-MOST_CHARTED = 16
+PER_PAGE = 10
+"""Workers, and aliases, of a page."""
+
+
+class FleetQuery(BaseModel):
+    """The filter by a worker's id or model, and the first worker of the page."""
+
+    worker: str = ""
+    offset: int = Field(default=0, ge=0, le=1_000_000)
 
 
 class NamedAlias(AliasPut):
@@ -65,10 +74,9 @@ async def _page(
     given: Mapping[str, str] = forms.NOTHING,
     wrong: forms.Wrong = forms.NOTHING,
 ) -> Response:
-    text = _filter(request)
-    times, series = _history(request)
-    part = await _part_values(request, text, hit_rates(series))
-    shown = _charted(part)
+    query = asked(request, FleetQuery)
+    times, series = _history(request, query)
+    part = await _part_values(request, query, hit_rates(series))
     jobs = await asyncio.to_thread(_jobs, request)
     return await asyncio.to_thread(
         page,
@@ -76,10 +84,9 @@ async def _page(
         viewer,
         "cluster",
         status=400 if wrong else 200,
-        worker=text,
+        worker=query.worker,
         stream=f"{PAGE.path}/stream?{request.url.query}",
-        charts=of_workers(times, series, shown),
-        charted=len(shown),
+        charts=of_workers(times, series),
         jobs=jobs,
         kinds=[(kind, kind) for kind in get_args(WorkerKind)],
         given=given,
@@ -91,7 +98,7 @@ async def _page(
 @router.get("/stream")
 async def follow(request: Request, viewer: AdminViewer) -> Response:
     """Send models and workers on changes, charts with each sample, and jobs periodically."""
-    text = _filter(request)
+    query = asked(request, FleetQuery)
     history: History = request.app.state.history
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -107,11 +114,11 @@ async def follow(request: Request, viewer: AdminViewer) -> Response:
                 charts = sampled.is_set()
                 if charts:
                     sampled.clear()
-                    times, series = _history(request)
+                    times, series = _history(request, query)
                     rates = hit_rates(series)
-                part = await _part_values(request, text, rates)
+                part = await _part_values(request, query, rates)
                 if charts:
-                    found = of_workers(times, series, _charted(part))
+                    found = of_workers(times, series)
                     new["charts"] = await asyncio.to_thread(render, "chart_data", charts=found)
                 new["cluster"] = await asyncio.to_thread(
                     render, "cluster_part", viewer=viewer, **part
@@ -243,39 +250,49 @@ def run(
     return RedirectResponse(f"{page_of(form, PAGE).path}?done=job", status_code=303)
 
 
-def _filter(request: Request) -> str:
-    return filters(request).get("worker", "").strip()
-
-
-def _history(request: Request) -> tuple[list[float], dict[str, WorkerSeries]]:
+def _history(request: Request, query: FleetQuery) -> tuple[list[float], dict[str, WorkerSeries]]:
+    """Return the times of the samples, and the workers that match the filter."""
     history: History = request.app.state.history
     found = history.snapshot(clients=0)
-    return found.at, {} if found.cluster is None else found.cluster.workers
+    workers = {} if found.cluster is None else found.cluster.workers
+    matching = {name: each for name, each in workers.items() if _matches(query, name, each.model)}
+    return found.at, matching
+
+
+def _matches(query: FleetQuery, *names: str) -> bool:
+    return query.worker.strip() in " ".join(names)
 
 
 async def _part_values(
-    request: Request, text: str, rates: dict[str, float | None]
+    request: Request, query: FleetQuery, rates: dict[str, float | None]
 ) -> dict[str, Any]:
-    """Return the template values of the live part; ``text`` filters worker ids and models."""
+    """Return the template values of the live part."""
     fleet: FleetParts = request.app.state.fleet
     cluster = await cluster_out(fleet)
     aliases = aliases_page(fleet, Paging(limit=MAX_PAGE)).items
+    matching = [each for each in aliases if _matches(query, each.name, *each.target)]
+    named = {
+        name: [each.name for each in aliases if name in each.target]
+        for name in (each["model"] for each in cluster["models"])
+    }
     members = {worker["worker_id"]: worker for worker in cluster["workers"]}
-    workers = [each for each in await workers_out(fleet) if text in f"{each.id} {each.model}"]
+    found = [
+        each for each in await workers_out(fleet) if _matches(query, each.id, each.model or "")
+    ]
     # Workers that need attention are listed first.
-    workers.sort(key=lambda each: (each.state == "serving" and not each.problem, each.id))
-    shown = workers[:MOST_WORKERS]
+    found.sort(key=lambda each: (each.state == "serving" and not each.problem, each.id))
+    end = query.offset + PER_PAGE
+    shown = found[query.offset : end]
     return {
         "cluster": cluster,
-        "aliases": aliases,
+        "aliases": matching[:PER_PAGE],
+        "more_aliases": max(0, len(matching) - PER_PAGE),
+        "aliases_of": named,
         "workers": [(each, members.get(each.id, {}), rates.get(each.id)) for each in shown],
-        "left_out": len(workers) - len(shown),
+        "part": ListPart(query.offset, PER_PAGE, len(shown), len(found), end < len(found)),
+        "place": f"{PAGE.path}?{urlencode({'worker': query.worker})}",
         "alone": {each.id: fleet.models.models_without(each.id) for each in shown},
     }
-
-
-def _charted(part: dict[str, Any]) -> list[str]:
-    return [worker.id for worker, *_ in part["workers"][:MOST_CHARTED]]
 
 
 def _jobs(request: Request) -> Jobs | None:

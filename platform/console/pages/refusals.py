@@ -106,7 +106,8 @@ def explain(call_id: str, request: Request, viewer: AnyViewer, session: ReadSess
     refusal = events.one(
         session, call_id, tenant_id=viewer.tenant_id, app_id=None, currency=currency
     )
-    names = _names(session, [refusal])
+    owners = [refusal.tenant] if viewer.is_admin else []
+    names = names_of(session, tenants=owners, apps=[refusal.app])
     return page(request, viewer, "refusal", refusal=refusal, names=names)
 
 

@@ -82,9 +82,10 @@ def _stored(factory: SessionFactory, viewer: Viewer, text: str) -> list[Hit]:
 async def _in_memory(request: Request, viewer: Viewer, text: str) -> list[Hit]:
     """Return users, runs in progress, and workers."""
     state, word, tenant = request.app.state, text.casefold(), viewer.tenant_id
+    reading = await state.clients.read(tenant)
     users = [
         Hit("user", each.user, _place("clients", each.tenant, each.app, each.user))
-        for each in state.clients.page(tenant, limit=MOST_OF_A_KIND, query=text).items
+        for each in reading.page(limit=MOST_OF_A_KIND, query=text).items
     ]
     live = [
         (each, client_run_id(each.app, each.interaction_id))

@@ -46,6 +46,7 @@ router = APIRouter(prefix=PAGE.path)
 DAYS = 30
 """Default number of days of a report."""
 MOST_DAYS = 1000
+PER_PAGE = 12
 COLUMNS: tuple[tuple[Sort, str], ...] = (
     ("calls", "Calls"),
     ("refused", "Rejected"),
@@ -117,7 +118,7 @@ def _asked(request: Request, viewer: Viewer, session: Session) -> _Asked:
     forced["group_by"] = given.get("group_by", group)
     if "sort" not in given and not {"day", "hour"} & set(forced["group_by"].split(",")):
         forced["sort"] = "calls"
-    query = asked(request, UsageRequest, **forced)
+    query = asked(request, UsageRequest, PER_PAGE, **forced)
     if query.group_by:
         group = query.group_by[0]
     if tenant is not None:

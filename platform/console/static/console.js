@@ -28,7 +28,7 @@
 
   function number(value, unit) {
     if (value === null || value === undefined) return "–";
-    if (unit === "%") return `${(100 * value).toFixed(Math.abs(value) < 0.1 ? 1 : 0)} %`;
+    if (unit === "%") return `${(100 * value).toFixed(value && Math.abs(value) < 0.1 ? 1 : 0)} %`;
     if (unit === "s") return value < 1 ? `${Math.round(1000 * value)} ms` : `${plain(value)} s`;
     if (unit) return `${number(value)}${unit.startsWith("/") ? "" : " "}${unit}`;
     const size = Math.abs(value);
@@ -177,7 +177,7 @@
         tzDate: (seconds) => (this.data.days ? uPlot.tzDate(new Date(1000 * seconds), "UTC") : new Date(1000 * seconds)),
         scales: { x: { range: (_, first, last) => (span() && last ? [last - span(), last] : [first, last]) }, y: { range: (_, low, high) => [Math.min(0, low), this.data.top || (high > 0 ? high * 1.08 : 1)] } },
         axes: [{ ...axis, space: 80, values: (_, ticks, at, space, step) =>
-          ticks.map((tick, number_) => this.label(tick, step, ticks[number_ - 1])) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => number(tick, unit)) }],
+          ticks.map((tick, number_) => this.label(tick, step, ticks[number_ - 1])) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => number(tick, unit.length > 2 ? "" : unit)) }],
         series: [{}, ...lines, ...bounds],
         bands,
         hooks: {
@@ -342,6 +342,18 @@
     const question = event.submitter?.dataset.confirm || event.target.dataset.confirm;
     if (question && !window.confirm(question)) event.preventDefault();
   }, true);
+  // Show the parameters whose name or meaning has the text of a field with data-find.
+  document.addEventListener("input", ({ target }) => {
+    if (!target.matches("[data-find]")) return;
+    const word = target.value.trim().toLowerCase();
+    for (const each of target.closest("details").querySelectorAll(".param")) {
+      each.hidden = !each.textContent.toLowerCase().includes(word);
+    }
+  });
+  // A button with data-after-change works once a field of its form was changed.
+  const enable = (within, on) => within?.querySelectorAll("[data-after-change]").forEach((each) => { each.disabled = !on; });
+  document.addEventListener("htmx:load", ({ target }) => enable(target, false));
+  document.addEventListener("input", ({ target }) => enable(target.form, true));
   // A link to a dialog opens it, and one to a field selects its text.
   document.addEventListener("DOMContentLoaded", () => {
     const named = document.getElementById(decodeURIComponent(window.location.hash.slice(1)));

@@ -93,8 +93,13 @@ def _places(nodes: Sequence[NodeOut], edges: Sequence[tuple[str, str]]) -> dict[
     return places
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _head(picture: drawsvg.Drawing, graph: GraphOut, drawn: int, edges_left_out: int) -> None:
-    title = f"{_short(graph.id, 48)} - {graph.state}"
+    state = "in progress" if graph.state == "under_way" else graph.state
+    title = f"{_short(graph.id, 48)} - {state}"
     head = drawsvg.Text(
         _plain(title), 15, MARGIN, 24, font_weight="bold", fill="#111827", class_="name"
     )
@@ -104,8 +109,8 @@ def _head(picture: drawsvg.Drawing, graph: GraphOut, drawn: int, edges_left_out:
     if edges_left_out:
         more += f", {edges_left_out} edges not drawn"
     text = (
-        f"{graph.total} calls{more}, {graph.stages} stages, at most {graph.parallelism} side by"
-        f" side, critical path {_seconds(graph.critical_path.duration_s)}"
+        f"{_count(graph.total, 'call')}{more}, {_count(graph.stages, 'stage')}, at most"
+        f" {graph.parallelism} in parallel, critical path {_seconds(graph.critical_path.duration_s)}"
     )
     picture.append(drawsvg.Text(text, 12, MARGIN, 42, fill="#4b5563", class_="soft"))
 

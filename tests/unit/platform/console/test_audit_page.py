@@ -21,7 +21,7 @@ def test_only_changed_values_are_named():
         ("contract.rpm_limit", 6000, 6),
         ("contract.allowed_models", ["a"], ["a", "b"]),
         ("profile.stages", [1, 2], None),
-        ("limits", {}, {"user_rpm": 3}),
+        ("limits.user_rpm", None, 3),
     ]
     assert not list(differences(BEFORE, BEFORE))
 
@@ -33,3 +33,10 @@ def test_what_is_created_or_removed_has_one_side():
     ]
     assert list(differences({"name": "x", "note": None}, None)) == [("name", "x", None)]
     assert not list(differences(None, None))
+    assert not list(differences(None, {}))
+
+
+def test_an_entry_that_is_added_to_nothing_is_named():
+    before, after = {"parameters": {}}, {"parameters": {"hold_s": 120}}
+    assert list(differences(before, after)) == [("parameters.hold_s", None, 120)]
+    assert list(differences({"parameters": {}}, {})) == [("parameters", {}, None)]

@@ -9,7 +9,7 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.console import charts, formats
 from fairserve.platform.console.assets import FOLDER, asset_url, assets
 from fairserve.platform.console.rendering import _json_block
-from fairserve.platform.console.signing_in import HOME, local
+from fairserve.platform.console.sign_in.steps import HOME, local
 from fairserve.platform.console.state import Shared, Streams
 from fairserve.platform.console.streams import event
 

@@ -66,14 +66,24 @@ def test_a_tenant_sees_no_load():
     assert load_chart(snapshot())["series"] == []
 
 
-def test_rejections_are_stacked_by_reason_most_frequent_first():
+def test_rejections_are_stacked_by_reason():
     refused = {"app_limit": [1, 0, 0], "gone": [0, 0, 0], "user_limit": [None, 2, 1]}
     chart = rejections_chart(snapshot(refused))
     assert chart["stacked"]
     assert chart["series"] == [
-        {"label": "user limit", "values": [None, 2, 1]},
         {"label": "app limit", "values": [1, 0, 0]},
+        {"label": "user limit", "values": [None, 2, 1]},
     ]
+
+
+def test_rare_reasons_are_one_layer_with_their_total():
+    refused = {f"limit_{number}": [number, None, 0] for number in range(1, 8)}
+    found = rejections_chart(snapshot(refused))["series"]
+    assert [each["label"] for each in found] == [
+        *(f"limit {number}" for number in range(3, 8)),
+        "total of 2 others",
+    ]
+    assert found[-1]["values"] == [1 + 2, None, 0]
 
 
 def test_without_rejections_the_line_is_zero():

@@ -6,8 +6,8 @@ import pytest
 from until import settle, turn
 
 from fairserve.platform.base.errors import AuthenticationError, RateLimitedError
-from fairserve.platform.console import sign_in_limit
-from fairserve.platform.console.sign_in_limit import (
+from fairserve.platform.console.sign_in import limit as sign_in_limit
+from fairserve.platform.console.sign_in.limit import (
     DELAY_S,
     MAX_ADDRESSES,
     SignInLimit,

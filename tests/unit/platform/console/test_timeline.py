@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from fairserve.platform.background.alarms.recent import RecentChange
+from fairserve.platform.console.charts import MOST_LINES
 from fairserve.platform.console.tenant_rows import sparkline
-from fairserve.platform.console.timeline import MOST_LINES, latest_marks, marks_of, timeline
+from fairserve.platform.console.timeline import latest_marks, marks_of, timeline
 from fairserve.platform.monitoring.live_snapshot import (
     ActivitySeries,
     ClusterSeries,

@@ -21,7 +21,7 @@ async def test_the_shares_are_those_of_the_list_of_clients(world):
     await call(world, "there", 70, tenant="other")
     listed = {
         (item.tenant, item.app, item.user): (item.service_share, item.entitled_share)
-        for item in world.monitoring.clients.page(None, limit=9).items
+        for item in (await world.monitoring.clients.read(None)).page(limit=9).items
     }
     whole = await world.monitoring.client_shares.read(9)
     assert whole.active == 4

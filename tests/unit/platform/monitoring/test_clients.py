@@ -34,6 +34,11 @@ async def all_wait(world, *clients):
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def read(world, tenant, **which):
+    """Return a page of the clients of one or all tenants."""
+    return (await world.monitoring.clients.read(tenant)).page(**which)
+
+
 def users(page):
     return [item.user for item in page.items]
 
@@ -42,24 +47,22 @@ async def test_clients_are_sorted_found_and_paged(world):
     for number in range(7):
         await call(world, f"user-{number}", output=number)
     await call(world, "elsewhere", output=30, tenant="other", app="apple")
-    page = world.monitoring.clients.page(None, limit=3)
+    page = await read(world, None, limit=3)
     assert users(page) == ["elsewhere", "user-6", "user-5"]
     assert page.total == 8
-    assert users(world.monitoring.clients.page(None, limit=3, offset=6)) == ["user-1", "user-0"]
-    assert users(world.monitoring.clients.page(None, limit=2, sort="name")) == [
+    assert users(await read(world, None, limit=3, offset=6)) == ["user-1", "user-0"]
+    assert users(await read(world, None, limit=2, sort="name")) == [
         "elsewhere",
         "user-0",
     ]
-    assert users(world.monitoring.clients.page("t", limit=1)) == ["user-6"]
-    assert users(world.monitoring.clients.page(None, limit=9, query="R-3")) == ["user-3"]
-    assert users(world.monitoring.clients.page(None, limit=9, query="APPLE")) == ["elsewhere"]
-    assert (world.monitoring.clients.page(None, limit=9, query="nobody")).total == 0
+    assert users(await read(world, "t", limit=1)) == ["user-6"]
+    assert users(await read(world, None, limit=9, query="R-3")) == ["user-3"]
+    assert users(await read(world, None, limit=9, query="APPLE")) == ["elsewhere"]
+    assert (await read(world, None, limit=9, query="nobody")).total == 0
     for named in (["other"], {"apple"}):
-        page = world.monitoring.clients.page(None, limit=9, query="r-6", named=named)
+        page = await read(world, None, limit=9, query="r-6", named=named)
         assert users(page) == ["elsewhere", "user-6"]
-        assert users(world.monitoring.clients.page("t", limit=9, query="r-6", named=named)) == [
-            "user-6"
-        ]
+        assert users(await read(world, "t", limit=9, query="r-6", named=named)) == ["user-6"]
 
 
 async def test_shares_follow_the_weights_of_active_clients(world):
@@ -67,24 +70,24 @@ async def test_shares_follow_the_weights_of_active_clients(world):
     await call(world, "heavy", output=100)
     await call(world, "light", output=100)
     await call(world, "there", output=100, tenant="other")
-    shown = {item.user: item for item in (world.monitoring.clients.page("t", limit=9)).items}
+    shown = {item.user: item for item in (await read(world, "t", limit=9)).items}
     received = {user: item.service_share for user, item in shown.items()}
     assert received == {"heavy": 0.5, "light": 0.5}
     assert {user: item.entitled_share for user, item in shown.items()} == received, "nobody waits"
     waiting = (("heavy", "app", "t"), ("light", "app", "t"), ("there", "app", "other"))
     async with all_wait(world, *waiting):
-        shown = {item.user: item for item in (world.monitoring.clients.page("t", limit=9)).items}
+        shown = {item.user: item for item in (await read(world, "t", limit=9)).items}
         assert {user: item.entitled_share for user, item in shown.items()} == {
             "heavy": 0.75,
             "light": 0.25,
         }
-        everybody = (world.monitoring.clients.page(None, limit=9)).items
+        everybody = (await read(world, None, limit=9)).items
         entitled = {item.user: item.entitled_share for item in everybody}
         assert entitled == {"heavy": 0.375, "light": 0.125, "there": 0.5, "held": 0.0}, (
             "tenants have equal weights"
         )
     world.now_s += 400
-    idle = (world.monitoring.clients.page("t", limit=9)).items
+    idle = (await read(world, "t", limit=9)).items
     assert [(item.service_5m, item.service_share, item.entitled_share) for item in idle] == [
         (0.0, None, None)
     ] * 2
@@ -99,15 +102,15 @@ async def test_shares_and_counters_follow_the_tenant_levels(world):
     await call(world, "elsewhere", tenant="other")
     waiting = [*((*owner, "t") for owner in owners), ("elsewhere", "app", "other")]
     async with all_wait(world, *waiting):
-        shown = (world.monitoring.clients.page(None, limit=9)).items
+        shown = (await read(world, None, limit=9)).items
     entitled = {item.user: item.entitled_share for item in shown if item.user != "held"}
     assert entitled == pytest.approx(
         {"ann": 1 / 12, "ben": 1 / 12, "dan": 1 / 12, "cleo": 1 / 4, "elsewhere": 1 / 2}
     )
-    found = world.monitoring.clients.one("t", "two", "cleo")
+    found = await world.monitoring.clients.one("t", "two", "cleo")
     assert [level.path for level in found.levels] == [("t",), ("t", "two"), ("t", "two", "cleo")]
     assert found.levels[-1].counter > 0
-    assert len((world.monitoring.clients.one("other", "app", "elsewhere")).levels) == 2
+    assert len((await world.monitoring.clients.one("other", "app", "elsewhere")).levels) == 2
 
 
 async def test_a_client_lists_its_calls_rejections_and_limits(make_world):
@@ -118,13 +121,13 @@ async def test_a_client_lists_its_calls_rejections_and_limits(make_world):
     assert isinstance(await world.submit("c2", run="r2"), RejectCall)
     world.now_s += 2
     world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 40, 7), True))
-    (item,) = (world.monitoring.clients.page(None, limit=9)).items
+    (item,) = (await read(world, None, limit=9)).items
     assert (item.queued_calls, item.running_calls, item.refused_calls) == (0, 1, 1)
     assert (item.service_1m, item.blocked, item.user_rpm, item.app_rpm) == (114.0, False, 1, 60)
     assert item.counter is None, "first come, first served"
     world.control.post(ev.UserChanged("t", "u", blocked=True, weight=2.0))
     world.now_s += 5
-    found = world.monitoring.clients.one("t", "app", "u")
+    found = await world.monitoring.clients.one("t", "app", "u")
     assert found.client.blocked
     weights = found.weights
     assert (weights.tenant, weights.app, weights.user) == (1.0, 1.0, 2.0)
@@ -135,8 +138,8 @@ async def test_a_client_lists_its_calls_rejections_and_limits(make_world):
     (under_way,) = found.calls
     assert (under_way.state, under_way.output_tokens) == ("running", 7)
     assert found.limits.throttle is not None
-    assert world.monitoring.clients.one("t", "app", "nobody") is None
-    assert world.monitoring.clients.one("other", "app", "u") is None
+    assert await world.monitoring.clients.one("t", "app", "nobody") is None
+    assert await world.monitoring.clients.one("other", "app", "u") is None
 
 
 async def test_a_client_lists_counters_of_every_level(world):
@@ -145,7 +148,7 @@ async def test_a_client_lists_counters_of_every_level(world):
     busy, other = [
         await world.submitted("c", run=f"r-{user}", user=user) for user in ("busy", "new")
     ]
-    found = world.monitoring.clients.one("t", "app", "busy")
+    found = await world.monitoring.clients.one("t", "app", "busy")
     assert [level.path for level in found.levels] == [("t",), ("t", "busy")]
     tenant, own = found.levels
     assert own.least_counter <= own.counter <= tenant.counter
@@ -162,7 +165,7 @@ async def test_a_client_lists_counters_of_every_level(world):
 async def test_a_client_lists_credits_of_every_level(make_world):
     world = make_world("d2lpm")
     await call(world, "busy", output=200)
-    found = world.monitoring.clients.one("t", "app", "busy")
+    found = await world.monitoring.clients.one("t", "app", "busy")
     assert [level.path for level in found.levels] == [("t",), ("t", "busy")]
     assert [level.credits.keys() for level in found.levels] == [{"w0", "w1"}] * 2
 
@@ -175,9 +178,9 @@ async def test_reading_changes_nothing(make_world, system):
     waiting = [await world.submitted("w", run=f"w{n}", user=f"u{n % 3}") for n in range(6)]
     dispatcher = world.control.cell.dispatcher
     before = dispatcher.snapshot(world.now_s)
-    page = world.monitoring.clients.page(None, limit=9)
+    page = await read(world, None, limit=9)
     for item in page.items:
-        assert world.monitoring.clients.one(item.tenant, item.app, item.user) is not None
+        assert await world.monitoring.clients.one(item.tenant, item.app, item.user) is not None
     await world.control.runs(None, None, 10)
     assert dispatcher.snapshot(world.now_s) == before
     for task in waiting:

@@ -102,11 +102,13 @@ async def test_the_queues_of_a_tenant_are_its_own(world):
         for user, tenant in (("ann", "t"), ("ben", "t"), ("cat", "other"))
     ]
     clients = world.monitoring.clients
-    assert list(clients.queues(None).values()) == [3]
-    (own,) = clients.queues("t").items()
+    assert list((await clients.read(None)).queues().values()) == [3]
+    (own,) = (await clients.read("t")).queues().items()
     assert own[1] == 2
-    assert clients.page("t", limit=9, query="ann").items[0].queued_by_model == {own[0]: 1}
+    assert (await clients.read("t")).page(limit=9, query="ann").items[0].queued_by_model == {
+        own[0]: 1
+    }
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert clients.queues(None) == {}
+    assert (await clients.read(None)).queues() == {}

@@ -13,7 +13,7 @@ from fairserve.platform.base.errors import FairServeError, PermissionDeniedError
 from fairserve.platform.console import sessions
 from fairserve.platform.console.guard import COOKIE, AnyViewer, OwnForm, check_site, read_form
 from fairserve.platform.console.settings import ConsoleSettings
-from fairserve.platform.console.signing_in import (
+from fairserve.platform.console.sign_in.steps import (
     HOME,
     SIGN_IN,
     audit_failure,

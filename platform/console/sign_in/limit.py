@@ -8,8 +8,8 @@ slowed down, and a valid key still works. An IPv6 client counts by its /64 netwo
 Sign-ins that succeed are limited by key or person, because each adds a row to the audit log.
 
 Servers that share an order have these limits together
-(:class:`~fairserve.platform.console.shared_attempts.SharedAttempts`); the delay depends on the wrong
-keys at each.
+(:class:`~fairserve.platform.console.sign_in.shared_attempts.SharedAttempts`); the delay depends on the
+wrong keys at each.
 
 Weakness: concurrent attempts above ``MAX_WAITING`` do not wait. Then only the 256 random bits protect
 the keys.
@@ -29,7 +29,7 @@ from fairserve.platform.base.errors import AuthenticationError, RateLimitedError
 from fairserve.throttling.overload.window import SlidingLog
 
 if TYPE_CHECKING:
-    from fairserve.platform.console.shared_attempts import SharedAttempts
+    from fairserve.platform.console.sign_in.shared_attempts import SharedAttempts
 
 WINDOW_S = 300.0
 MAX_WRONG = 10
