@@ -34,7 +34,7 @@ from starlette.types import Scope
 from fairserve.engine.allocator import return_freed_memory
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, DEMO_MODEL_NAME
 from fairserve.platform.control.lease import Lease, LeaseTakenError
-from fairserve.platform.db.engine import connect
+from fairserve.platform.db.engine import SessionFactory, connect
 from fairserve.platform.db.secret_key import SecretKeyError
 from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
@@ -179,8 +179,9 @@ class ServerProcess:
     async def _serve(self, platform: Platform, listener: socket.socket) -> int:
         """Serve on the listener."""
         settings = self._settings
-        if settings.control.role != "all":
+        if (shared := platform.storage.shared) is not None:
             await _check_redis(settings.background.redis_url)
+            await _check_past(settings.background.redis_url, platform.sessions, shared.keys)
         app = build_app(settings, platform)
         connections = _connections(settings)
         config = uvicorn.Config(
@@ -424,6 +425,19 @@ async def _check_redis(url: str) -> None:
             raise StartError(f"redis_url: {problem}")
         if finding.status == "warn":
             logger.warning("%s", problem)
+
+
+async def _check_past(redis_url: str, sessions: SessionFactory, keys: str) -> None:
+    """Raise StartError if the database or Redis was restored without the other."""
+    from fairserve.platform.base.redis_client import LOST
+    from fairserve.platform.server.noted_time import disagreement_at
+
+    try:
+        problem = await disagreement_at(redis_url, sessions, keys)
+    except LOST as error:
+        raise StartError(f"redis_url: no answer: {error}") from error
+    if problem:
+        raise StartError(problem)
 
 
 def _folder_id(folder: Path) -> str:
