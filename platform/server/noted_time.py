@@ -1,9 +1,9 @@
 """The time of the cell that database and Redis both have, by which a restored one is noticed.
 
-The speaker notes the time every 20 s, in the database first and then in Redis. So that of the database is
-never before that of Redis, and after it by the interval and what Redis lost in a crash. Otherwise one of
-them was restored from a backup, belongs to another installation, or was used without the other. No server
-starts then: limits, budgets and rows of the cell would be those of another past.
+The speaker notes the time every 20 s, in the database first and then in Redis. So that of the database
+is never before that of Redis, and after it by the interval and what Redis lost in a crash. Otherwise one
+of them was restored from a backup, belongs to another installation, or was used without the other. No
+server starts then: limits, budgets and rows of the cell would be those of another past.
 
 Weakness: a restored copy that is less than 20 s old may not be noticed.
 """
@@ -67,8 +67,8 @@ def disagreement(in_database_ms: int | None, in_redis_ms: int | None, keys: str)
         return ""
     return (
         f"the latest time of the cell is {_shown(in_redis_ms)} in Redis, and {_shown(in_database_ms)} in"
-        f" the database: {cause}. Stop all servers, delete the keys {keys}:* in Redis, and start control:"
-        " the cell begins from the database (docs/guide/scaling.md#a-restored-database)"
+        f" the database: {cause}. Stop all servers, delete the keys {keys}:* in Redis, and start"
+        " control: the cell begins from the database (docs/guide/scaling.md#a-restored-database)"
     )
 
 

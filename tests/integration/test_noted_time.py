@@ -27,7 +27,11 @@ KEYS = "fairserve:{0123456789abcdef}"
         (NOW_MS, None, ""),
         (NOW_MS, NOW_MS, ""),
         (NOW_MS + APART_MS, NOW_MS, ""),
-        (NOW_MS + APART_MS + 1, NOW_MS, "2027-01-15 08:01:00 UTC in the database: Redis was restored"),
+        (
+            NOW_MS + APART_MS + 1,
+            NOW_MS,
+            "2027-01-15 08:01:00 UTC in the database: Redis was restored",
+        ),
         (NOW_MS - 1, NOW_MS, "the database was restored"),
         (None, NOW_MS, "none in the database: the database was restored, is another one"),
     ],
@@ -39,16 +43,30 @@ def test_times_that_disagree(in_database, in_redis, cause):
     assert not problem or f"delete the keys {KEYS}:* in Redis" in problem
 
 
-async def test_the_speaker_reports_a_database_that_is_restored_under_it(sessions, redis_url, caplog):
-    log, at_ms = RedisLog(redis_url, KEYS), [NOW_MS]
+class NotingLog(RedisLog):
+    """A log with the times that were noted in it."""
+
+    def __init__(self, url):
+        super().__init__(url, KEYS)
+        self.notes = []
+
+    async def note(self, at_ms):
+        await super().note(at_ms)
+        self.notes.append(at_ms)
+
+
+async def test_the_speaker_reports_a_database_that_is_restored_under_it(
+    sessions, redis_url, caplog
+):
+    log, at_ms = NotingLog(redis_url), [NOW_MS]
     noted = NotedTime(sessions, log, KEYS, now_ms=lambda: at_ms[0], speaks=lambda: True)
     running = asyncio.create_task(noted.run())
 
     async def notes(now_ms):
         at_ms[0] = now_ms
         noted.begin()
-        while await log.noted() != now_ms:
-            await asyncio.sleep(0.01)
+        await until(lambda: log.notes[-1:] == [now_ms])
+        assert await log.noted() == now_ms
         with sessions() as session:
             assert cell_time_ms(session) == now_ms
 
@@ -97,7 +115,9 @@ def test_no_server_continues_a_cell_of_another_past(
 
     def doctor():
         cli.main(["doctor", *flags, "--worker-urls", worker.url])
-        (line,) = [each for each in capsys.readouterr().out.splitlines() if "redis and data" in each]
+        (line,) = [
+            each for each in capsys.readouterr().out.splitlines() if "redis and data" in each
+        ]
         return line
 
     def rejected(role):

@@ -1,7 +1,7 @@
 """Checks of Redis: whether it answers, and whether servers can share one order of calls through it.
 
-They read the server's INFO and clock and the time of the cell, and change nothing. Weakness: whether the user of ``redis_url``
-may write the log is seen only by a server that writes it.
+They read the server's INFO, its clock and the time of the cell, and change nothing. Weakness: whether
+the user of ``redis_url`` may write the log is seen only by a server that writes it.
 """
 
 from __future__ import annotations
