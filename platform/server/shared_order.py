@@ -64,7 +64,7 @@ class SharedOrder:
         self._on_lost: Callable[[], object] = lambda: None
         self._task: asyncio.Task[None] | None = None
         self.keys = cell_keys(hasher.secret_id)
-        """How the keys of the cell in Redis begin."""
+        """The beginning of the keys of the cell in Redis."""
         self._log = RedisLog(settings.background.redis_url, self.keys)
         self._client = redis_client(settings.background.redis_url)
         """Connections of requests that wait for Redis."""
