@@ -37,6 +37,11 @@ class EventOrder(Protocol):
     speaks: bool
     """True while this process reports workers and keeps settings up to date; always if it is alone."""
 
+    @property
+    def lag_s(self) -> float:
+        """Seconds since this process has read time in the order; 0 if it is alone."""
+        ...
+
     def start(self) -> None:
         """Bind to the running loop, and begin with ticks."""
         ...
@@ -70,6 +75,7 @@ class OwnOrder:
 
     shared = False
     speaks = True
+    lag_s = 0.0
 
     def __init__(
         self,

@@ -429,12 +429,16 @@ class Platform:
             lambda: self.control.order.speaks,
         )
 
+        noted = shared.noted_time(self.sessions)
+
         def begin() -> None:
             settings.begin()
+            noted.begin()
             self.pool.report_caches_again()
 
         shared.on_speaking = begin
         self._tasks.append(asyncio.create_task(settings.run(), name="stored settings"))
+        self._tasks.append(asyncio.create_task(noted.run(), name="noted time"))
 
     async def _follow_fleet(self, known: StoredFleet) -> None:
         """Apply the changes of the stored fleet that other servers make."""

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import fcntl
 import functools
-import gc
 import logging
 import os
 import signal
@@ -33,8 +32,9 @@ from starlette.types import Scope
 
 from fairserve.engine.allocator import return_freed_memory
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, DEMO_MODEL_NAME
+from fairserve.platform.base.garbage import SmallCollections
 from fairserve.platform.control.lease import Lease, LeaseTakenError
-from fairserve.platform.db.engine import connect
+from fairserve.platform.db.engine import SessionFactory, connect
 from fairserve.platform.db.secret_key import SecretKeyError
 from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
@@ -119,6 +119,7 @@ class ServerProcess:
         self._socket_stays = False
         """True if the socket listens on after this process."""
         self._metrics_listener: socket.socket | None = None
+        self._garbage = SmallCollections()
 
     def run(self) -> int:
         """Lock, bind, serve. Raises StartError, SchemaError or SQLAlchemyError before it serves."""
@@ -131,6 +132,8 @@ class ServerProcess:
             _append(output)
         with self._open as stack:
             stack.callback(_detach_broken_outputs)
+            self._garbage.start()
+            stack.callback(self._garbage.stop)
             stack.enter_context(
                 logging_to(sys.stderr, settings.server.log_level, settings.server.log_format)
             )
@@ -179,8 +182,9 @@ class ServerProcess:
     async def _serve(self, platform: Platform, listener: socket.socket) -> int:
         """Serve on the listener."""
         settings = self._settings
-        if settings.control.role != "all":
+        if (shared := platform.storage.shared) is not None:
             await _check_redis(settings.background.redis_url)
+            await _check_past(settings.background.redis_url, platform.sessions, shared.keys)
         app = build_app(settings, platform)
         connections = _connections(settings)
         config = uvicorn.Config(
@@ -209,6 +213,7 @@ class ServerProcess:
 
     async def _run(self, server: _Server, platform: Platform, listener: socket.socket) -> int:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
+        collecting = asyncio.create_task(self._garbage.run(), name="garbage")
         failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform))
         try:
             await asyncio.wait({serving, failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -219,7 +224,8 @@ class ServerProcess:
             await serving
         finally:
             failed.cancel()
-            await asyncio.gather(failed, return_exceptions=True)
+            collecting.cancel()
+            await asyncio.gather(failed, collecting, return_exceptions=True)
         return 1 if problem or not server.started else 0
 
     # --- exclusive resources ----------------------------------------------------------------------
@@ -272,10 +278,8 @@ class ServerProcess:
 
     def _on_ready(self, platform: Platform) -> None:
         """Announce that the first call can be served. Called once."""
-        # The objects of the start live as long as the process. Without this, each full collection of
-        # garbage visits all of them, and every call waits for 160 ms.
-        gc.collect()
-        gc.freeze()
+        # The objects of the start live as long as the process.
+        self._garbage.collect_all()
         self._show_banner(platform)
 
     def _show_banner(self, platform: Platform) -> None:
@@ -424,6 +428,19 @@ async def _check_redis(url: str) -> None:
             raise StartError(f"redis_url: {problem}")
         if finding.status == "warn":
             logger.warning("%s", problem)
+
+
+async def _check_past(redis_url: str, sessions: SessionFactory, keys: str) -> None:
+    """Raise StartError if the database or Redis was restored without the other."""
+    from fairserve.platform.base.redis_client import LOST
+    from fairserve.platform.server.noted_time import disagreement_at
+
+    try:
+        problem = await disagreement_at(redis_url, sessions, keys)
+    except LOST as error:
+        raise StartError(f"redis_url: no answer: {error}") from error
+    if problem:
+        raise StartError(problem)
 
 
 def _folder_id(folder: Path) -> str:

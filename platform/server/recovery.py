@@ -20,6 +20,7 @@ from fairserve.platform.control.record import plain_of, stopped_record
 from fairserve.platform.control.service import ControlService
 from fairserve.platform.control.storage import RowsJournal, RowsLedger
 from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.cell_time import delete_cell_time
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.fleet.fleet import StoredFleet
 from fairserve.platform.fleet.repository import load_stored
@@ -108,13 +109,15 @@ def end_claims(sessions: SessionFactory) -> None:
     """End the claims of earlier servers on batches, programs, responses, and files that they wrote.
 
     Only for a server that holds the database: that proves that the others have ended. Else a claim ends
-    when its lease runs out (:mod:`fairserve.platform.serving.claims`).
+    when its lease runs out (:mod:`fairserve.platform.serving.claims`). A cell that servers have shared
+    may not continue beside what this one writes (:mod:`fairserve.platform.server.noted_time`).
     """
     with sessions.begin() as session:
         BATCHES.void(session)
         PROGRAMS.void(session)
         RESPONSES.void(session)
         abandon(session, utc_now())
+        delete_cell_time(session)
 
 
 def load_fleet(sessions: SessionFactory) -> StoredFleet:

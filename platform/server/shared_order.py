@@ -31,7 +31,9 @@ from fairserve.platform.control.log.wire import LogTick
 from fairserve.platform.control.options import ControlOptions, control_options
 from fairserve.platform.control.service import ControlService
 from fairserve.platform.control.storage import RowsJournal
+from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.server.noted_time import NotedTime, cell_keys
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.redis_answers import RedisAnswers
 from fairserve.scheduling.locality.block_keys import BlockHasher
@@ -61,8 +63,9 @@ class SharedOrder:
         self._hasher = hasher
         self._on_lost: Callable[[], object] = lambda: None
         self._task: asyncio.Task[None] | None = None
-        self._prefix = f"fairserve:{{{hasher.secret_id}}}"
-        self._log = RedisLog(settings.background.redis_url, self._prefix)
+        self.keys = cell_keys(hasher.secret_id)
+        """The beginning of the keys of the cell in Redis."""
+        self._log = RedisLog(settings.background.redis_url, self.keys)
         self._client = redis_client(settings.background.redis_url)
         """Connections of requests that wait for Redis."""
         self.seed = int.from_bytes(self._subkey("order")[:8], "big") >> 1
@@ -105,11 +108,23 @@ class SharedOrder:
 
     def answers(self) -> RedisAnswers:
         """Return the idempotent answers of all servers."""
-        return RedisAnswers(self._client, self._prefix, self._subkey("idempotency"))
+        return RedisAnswers(self._client, self.keys, self._subkey("idempotency"))
 
     def attempts(self) -> SharedAttempts:
         """Return the sign-ins at all servers."""
-        return SharedAttempts(self._client, self._prefix, self._subkey("attempts"))
+        return SharedAttempts(self._client, self.keys, self._subkey("attempts"))
+
+    def noted_time(self, sessions: SessionFactory) -> NotedTime:
+        """Return what notes the time of the cell while this process speaks."""
+        order = self.order
+        assert order is not None, "it is made"
+        return NotedTime(
+            sessions,
+            self._log,
+            self.keys,
+            now_ms=lambda: order.shared_cell.last.ms,
+            speaks=lambda: order.speaks,
+        )
 
     def _subkey(self, label: str) -> bytes:
         secret = self._hasher.subkey(label, self._hasher.secret_id)

@@ -8,7 +8,8 @@ client had accepted must be in the ledger exactly once, every job must have ende
 webhooks must have what the ledger has, and all servers must agree. Exit status 1 if a check fails.
 
 The order of faults depends on the seed alone; how many fit into the minutes, on the machine. The disk of
-a control server is filled only where this may mount one of its own.
+a control server is filled only where this may mount one of its own. Links are cut between network
+namespaces where this may make them, else in a proxy.
 """
 
 from __future__ import annotations

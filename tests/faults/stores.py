@@ -7,9 +7,65 @@ from typing import ClassVar
 
 import redis
 from link_proxy import LinkProxy
+from linked_namespace import LinkedNamespace
 from processes import eventually
 from redis_process import RedisProcess
 from watched_redis import WatchedRedis
+
+OTHERS = "all others"
+"""Name of the link of who has none of its own."""
+
+
+class NamespaceLinks:
+    """Redis in a network namespace of its own, to which each server has a link; as root."""
+
+    def __init__(self, folder, names):
+        self._names = names
+        self._namespace = LinkedNamespace([OTHERS, *names])
+        host = self._namespace.addresses[OTHERS]
+        everywhere = ["--bind", "0.0.0.0", "--protected-mode", "no"]
+        options = {"prefix": self._namespace.prefix, "host": host}
+        self.server = RedisProcess(folder / "redis", *everywhere, keeps=True, **options)
+        self.cut, self.restore = self._namespace.cut, self._namespace.restore
+
+    async def start(self):
+        pass
+
+    @property
+    def urls(self):
+        addresses = self._namespace.addresses
+        return {name: f"redis://{addresses[name]}:{self.server.port}/0" for name in self._names}
+
+    async def close(self):
+        self.server.close()
+        self._namespace.close()
+
+
+class ProxyLinks:
+    """Redis beside proxies that cut the connections of each server."""
+
+    def __init__(self, folder, names):
+        self.server = RedisProcess(folder / "redis", keeps=True)
+        self._links = {name: LinkProxy(self.server.port) for name in names}
+
+    async def start(self):
+        for link in self._links.values():
+            await link.start()
+
+    @property
+    def urls(self):
+        return {name: f"redis://127.0.0.1:{link.port}/0" for name, link in self._links.items()}
+
+    def cut(self, name):
+        self._links[name].cut()
+
+    def restore(self, name):
+        self._links[name].restore()
+
+    async def close(self):
+        for link in self._links.values():
+            await link.close()
+        self.server.close()
 
 
 class OneRedis:
@@ -24,31 +80,35 @@ class OneRedis:
     }
 
     def __init__(self, folder, names):
-        self._server = RedisProcess(folder / "redis", keeps=True)
-        self._links = {name: LinkProxy(self._server.port) for name in names}
+        try:
+            self._links = NamespaceLinks(folder, names)
+        except OSError as error:
+            print(f"links are cut in a proxy, not between network namespaces: {error}")
+            self._links = ProxyLinks(folder, names)
+        self._server, self.start, self.close = (
+            self._links.server,
+            self._links.start,
+            self._links.close,
+        )
         self.url = self._server.url
-
-    async def start(self):
-        for link in self._links.values():
-            await link.start()
 
     @property
     def urls(self):
         """The address of Redis for each API server."""
-        return {name: f"redis://127.0.0.1:{link.port}/0" for name, link in self._links.items()}
+        return self._links.urls
 
     def client(self):
         return redis.Redis.from_url(self.url)
 
     async def hit(self, what, name):
         if "link" in what:
-            self._links[name].cut()
+            self._links.cut(name)
         elif "Redis" in what:
             self._server.kill()
 
     async def mend(self, what, name):
         if "link" in what:
-            self._links[name].restore()
+            self._links.restore(name)
         elif "Redis" in what:
             if "empty" in what:
                 self._server.empty()
@@ -56,11 +116,6 @@ class OneRedis:
 
     def unready(self):
         return None
-
-    async def close(self):
-        for link in self._links.values():
-            await link.close()
-        self._server.close()
 
 
 class SentinelRedis:

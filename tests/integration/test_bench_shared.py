@@ -26,6 +26,10 @@ def test_a_tiny_run_measures_every_part(tmp_path, new_postgres_url, capsys):
             assert min(turn["cpu_ms"].values()) > 0
             assert turn["max_rps"] > 1
             assert 0 < turn["p50_ms"] <= turn["p99_ms"]
+            assert ("added_p50_ms" in turn) is (name != "alone")
+    rounds = zip(turns["alone"], [*turns["1 api"], *turns["2 api"]], strict=True)
+    for alone, shared in rounds:
+        assert shared["added_p99_ms"] == pytest.approx(shared["p99_ms"] - alone["p99_ms"])
     assert "control CPU ms" in capsys.readouterr().out
 
 

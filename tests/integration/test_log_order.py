@@ -5,6 +5,7 @@ connections and servers, and wait for what follows.
 """
 
 import asyncio
+import gc
 import math
 import random
 import zlib
@@ -296,6 +297,8 @@ async def test_nothing_new_is_accepted_without_ticks(members):
     assert second.order.accepts
     await first.stop_speaking()
     await until(lambda: not second.order.accepts)
+    lag_s = second.order.lag_s
+    assert log_order.SILENCE_S < lag_s < second.order.lag_s, "it grows until somebody speaks"
     with pytest.raises(UnavailableError, match="no control process speaks") as raised:
         second.order.require()
     assert raised.value.headers == {"Retry-After": "2"}
@@ -653,6 +656,29 @@ async def test_an_earlier_state_replaces_no_later_one(members, monkeypatch):
     assert stored_entry(members.redis, epoch) > earlier
     await members.add()
     await members.equal()
+
+
+async def test_no_collection_of_garbage_visits_a_state_that_is_stored_or_read(members, monkeypatch):
+    first, second = await members.with_workers()
+    collects = []
+
+    def watch(cell, name):
+        real = getattr(cell, name)
+
+        def watched(*given):
+            collects.append((name, gc.isenabled()))
+            return real(*given)
+
+        monkeypatch.setattr(cell, name, watched)
+
+    watch(first.order.shared_cell, "snapshot")
+    watch(second.order.shared_cell, "restore")
+    second.order._stale = True
+    first.speaker._state_of()
+    second.order._detach()
+    await until(lambda: len(collects) == 2)
+    assert collects == [("snapshot", False), ("restore", False)]
+    assert gc.isenabled()
 
 
 async def test_the_speaker_takes_a_state_only_if_no_other_process_does(members, monkeypatch):

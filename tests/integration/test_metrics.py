@@ -75,6 +75,8 @@ def series(found, name, **labels):
 def test_calls_tokens_and_times_are_counted(server):
     found = read(server)
     assert series(found, "calls_accepted_total", model="scripted") == 5
+    assert series(found, "role_info", role="all") == series(found, "speaks") == 1
+    assert series(found, "log_lag_seconds") == 0
     assert series(found, "calls_ended_total", model="scripted", outcome="completed") == 4
     assert series(found, "calls_ended_total", model="scripted", outcome="failed") == 1
     (reason,) = [dict(key[1:])["reason"] for key in found if key[0].endswith("rejected_total")]

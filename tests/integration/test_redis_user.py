@@ -97,6 +97,8 @@ async def use_log(log):
     assert not await log.store_snapshot(1, state, last), "it is not later"
     assert await log.snapshot(1) == {"last": str(FIRST)}
     assert await log.ahead("p", last) == last
+    await log.note(last.ms)
+    assert await log.noted() == last.ms
     assert await log.now_ms() > last.ms - 1
     begins = EntryId(last.ms + 1, 0)
     assert await log.begin("p", LEASE_MS, PresentEpoch(2, 1, {}), begins, state, 1)

@@ -11,13 +11,16 @@ from processes import eventually, free_port
 class RedisProcess:
     """A running server. It keeps nothing over its end, unless it is to."""
 
-    def __init__(self, folder, *flags, keeps=False):
-        """Start it with a new folder; ``flags`` are further ones."""
-        self.folder, self.port = folder, free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+    def __init__(self, folder, *flags, keeps=False, prefix=(), host="127.0.0.1"):
+        """Start it with a new folder; ``flags`` are further ones.
+
+        ``prefix`` is a command that runs it, and ``host`` its address then.
+        """
+        self.folder, self.port, self._host = folder, free_port(), host
+        self.url = f"redis://{host}:{self.port}/0"
         kept = ["--appendonly", "yes" if keeps else "no", "--appendfsync", "always", "--save", ""]
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder)]
-        self._command = ["redis-server", *where, *kept, *flags]
+        self._command = [*prefix, "redis-server", *where, *kept, *flags]
         folder.mkdir(exist_ok=True)
         self.start()
 
@@ -27,7 +30,7 @@ class RedisProcess:
 
     def _answers(self):
         try:
-            with redis.Redis(port=self.port) as client:
+            with redis.Redis(host=self._host, port=self.port) as client:
                 return client.ping()
         except (redis.ConnectionError, redis.exceptions.BusyLoadingError):
             return False

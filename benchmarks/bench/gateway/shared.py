@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -51,6 +51,12 @@ class Turn:
     """CPU of a call at the fixed rate by part, idle CPU included: ``api`` is the mean of the servers."""
     total_ms: Sequence[float]
     """Latencies at the fixed rate."""
+    alone_ms: Sequence[float] = ()
+    """Those of the server that decides alone, in the same round; empty for itself."""
+
+    def added_ms(self, share: float) -> float:
+        """Return by how much a percentile is greater than that of the server that decides alone."""
+        return percentile(self.total_ms, share) - percentile(self.alone_ms, share)
 
 
 @dataclass(slots=True)
@@ -145,6 +151,7 @@ def command(
                 name: [
                     {"max_rps": each.max_rps, "cpu_ms": dict(each.cpu_ms)}
                     | {f"p{q}_ms": percentile(each.total_ms, q / 100) for q in (50, 99)}
+                    | {f"added_p{q}_ms": each.added_ms(q / 100) for q in (50, 99) if each.alone_ms}
                     for each in of
                 ]
                 for name, of in turns.items()
@@ -207,8 +214,11 @@ def _measure(
             turns[name] = []
             for round_number in range(rounds):
                 say(f"{name}: round {round_number + 1} of {rounds}")
-                for each in (cells[0], shared) if round_number % 2 else (shared, cells[0]):
-                    turns[each.name].append(_turn(bench, each, rate))
+                pair = (cells[0], shared) if round_number % 2 else (shared, cells[0])
+                of_round = {each.name: _turn(bench, each, rate) for each in pair}
+                lone_ms = of_round[ALONE].total_ms
+                turns[ALONE].append(of_round[ALONE])
+                turns[name].append(replace(of_round[name], alone_ms=lone_ms))
         return turns
 
 
@@ -239,11 +249,16 @@ def _table(turns: Mapping[str, Sequence[Turn]]) -> str:
             _shown([percentile(turn.total_ms, share) for turn in of]) for share in (0.5, 0.99)
         ]
         cells += [
+            _shown([turn.added_ms(share) for turn in of]) if of[0].alone_ms else ""
+            for share in (0.5, 0.99)
+        ]
+        cells += [
             _shown([turn.cpu_ms[part] for turn in of]) if part in of[0].cpu_ms else ""
             for part in parts
         ]
         rows.append((name, *cells))
-    head = ("servers", "calls/s", "p50 ms", "p99 ms", *(f"{part} CPU ms" for part in parts))
+    latency = ("p50 ms", "p99 ms", "added p50 ms", "added p99 ms")
+    head = ("servers", "calls/s", *latency, *(f"{part} CPU ms" for part in parts))
     return aligned(head, rows, left=(0,))
 
 

@@ -28,6 +28,7 @@ from typing import Any
 from fairserve.engine.backoff import Backoff
 from fairserve.interactions.call import Call
 from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.base.garbage import uncollected
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.cell import Cell
 from fairserve.platform.control.cell_events import CellEvent
@@ -142,6 +143,7 @@ class LogOrder:
         """True if the state has to be replaced by the stored one."""
         self._attachment = 0
         """Number of times that the log was found."""
+        self._made_s = time.monotonic()
         self._attached_s = 0.0
         self._looked_s = 0.0
         """Monotonic time of the last look at the log: a process that was suspended may miss entries."""
@@ -204,6 +206,11 @@ class LogOrder:
         except UnavailableError:
             return False
         return True
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds since this process has read a tick, or since it was made."""
+        return time.monotonic() - (self._ticked_s or self._made_s)
 
     def require(self) -> None:
         """Raise UnavailableError if nothing new may be accepted."""
@@ -553,11 +560,12 @@ class LogOrder:
         Outputs of entries that this process has not read are never executed: who waits for an event in
         them is woken, without its error.
         """
-        state = await self.log.snapshot(epoch)
-        if state is None:
-            return False
-        before = list(self.shared_cell.cell.calls)
-        self.shared_cell.restore(state)
+        with uncollected(stays=True):
+            state = await self.log.snapshot(epoch)
+            if state is None:
+                return False
+            before = list(self.shared_cell.cell.calls)
+            self.shared_cell.restore(state)
         self.epoch = epoch
         self.clock.read(self.shared_cell.last)
         self._on_replaced(before)

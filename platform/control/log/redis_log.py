@@ -6,6 +6,7 @@
     <prefix>:cut              the entry of the stored state, where the log is cut by the next one
     <prefix>:speaker          token of the speaker, with an expiry
     <prefix>:successor        a newer version that waits to take the cell over, with an expiry
+    <prefix>:noted            a time of the cell that the database had before
 
 All keys are in one hash slot. An epoch ends when the server has lost entries that were read: a crash
 with the append-only file synced every second, or a failover, loses some. Nothing is repeated silently:
@@ -269,6 +270,15 @@ class RedisLog:
         """Return the entry after which the stored state is."""
         found = await self._commands.get(self._key("cut"))
         return None if found is None else EntryId.of(found)
+
+    async def note(self, at_ms: int) -> None:
+        """Note a time of the cell that the database has."""
+        await self._commands.set(self._key("noted"), at_ms)
+
+    async def noted(self) -> int | None:
+        """Return the time that was noted last; None if Redis has none."""
+        found = await self._commands.get(self._key("noted"))
+        return None if found is None else int(found)
 
     async def now_ms(self) -> int:
         """Return the server's time."""

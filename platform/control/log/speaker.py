@@ -15,7 +15,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
+from fairserve.platform.base.garbage import uncollected
 from fairserve.platform.control.log.answers import AnswerBook, answer_bytes
 from fairserve.platform.control.log.order import LogOrder
 from fairserve.platform.control.log.redis_log import (
@@ -171,13 +173,17 @@ class Speaker:
         if self._state is None and due and not len(self._book):
             if order.speaks and not await self._has_waited(last):
                 return
-            state = state_bytes(order.shared_cell.snapshot())
-            self._state = order.epoch, order.shared_cell.last, state
+            self._state = order.epoch, order.shared_cell.last, self._state_of()
         if self._state is not None and self._stored() >= self._state[1]:
             (epoch, last, state), self._state = self._state, None
             self._stored_s = time.monotonic()
             if epoch == order.epoch:
                 await self._log.store_snapshot(epoch, state, last)
+
+    def _state_of(self, **changes: Any) -> bytes:
+        """Return the state of this process, with changes, as it is stored."""
+        with uncollected():
+            return state_bytes(self._order.shared_cell.snapshot() | changes)
 
     async def _has_waited(self, last: EntryId) -> bool:
         """Return whether no other process stores states: taking one of many runs takes seconds."""
@@ -201,8 +207,8 @@ class Speaker:
         self._sealed_s = self._sealed_s or now_s
         if self._stored() < sealed and now_s - self._sealed_s < ROWS_S:
             return
-        state = state_bytes(order.shared_cell.snapshot())
-        if await self._log.store_snapshot(order.epoch, state, order.shared_cell.last):
+        last, state = order.shared_cell.last, self._state_of()
+        if await self._log.store_snapshot(order.epoch, state, last):
             self._handed_over, order.speaks = True, False
             logger.warning("a newer version takes the cell over; this process is to be stopped")
             await self._log.leave(self._token)
@@ -233,11 +239,12 @@ class Speaker:
         first = EntryId(max(now_ms, last.ms + 1), 0)
         epoch = max(now_ms, before + 1)
         fresh = not order.epoch
-        state = order.shared_cell.snapshot() | {"last": str(first), "sealed": None}
+        changes: dict[str, Any] = {"last": str(first), "sealed": None}
         if order.differs:  # all calls are those of servers that do not decide as this process does
-            state["followed"] = sorted(live.record_id for live in order.shared_cell.cell.calls)
+            changes["followed"] = sorted(live.record_id for live in order.shared_cell.cell.calls)
+        state = self._state_of(**changes)
         begun = PresentEpoch(epoch, order.version, order.agreement)
-        if await self._log.begin(self._token, lease_ms, begun, first, state_bytes(state), before):
+        if await self._log.begin(self._token, lease_ms, begun, first, state, before):
             self.fresh, self._state, self._ended = fresh, None, before
             self._sealed_s, self._handed_over = None, False
             logger.warning("epoch %d of the cell begins with the state of this process", epoch)

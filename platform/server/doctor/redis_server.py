@@ -1,7 +1,7 @@
 """Checks of Redis: whether it answers, and whether servers can share one order of calls through it.
 
-They read the server's INFO and clock, and change nothing. Weakness: whether the user of ``redis_url``
-may write the log is seen only by a server that writes it.
+They read the server's INFO, its clock and the time of the cell, and change nothing. Weakness: whether
+the user of ``redis_url`` may write the log is seen only by a server that writes it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
+from fairserve.platform.db.engine import connect, session_factory
+from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.server.configuration.checks import role_problems
 from fairserve.platform.server.configuration.flags import environment_names
 from fairserve.platform.server.doctor.clocks import compared
@@ -31,7 +35,10 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
     if shared:
         yield from _check_role(settings)
     if url:
-        yield from asyncio.run(redis_findings(url, shared=shared))
+        findings = asyncio.run(redis_findings(url, shared=shared))
+        yield from findings
+        if shared and all(each.status != "fail" for each in findings):
+            yield from _check_past(settings)
 
 
 async def redis_findings(url: str, *, shared: bool) -> list[Finding]:
@@ -72,6 +79,26 @@ def _check_role(settings: Settings) -> Iterator[Finding]:
         yield fail("role", problem, f"set {environment_names(name)[0]} on all servers")
     if not problems:
         yield ok("role", f"role is {settings.control.role}; order and database are shared")
+
+
+def _check_past(settings: Settings) -> Iterator[Finding]:
+    """Yield whether database and Redis belong together; nothing if one of them cannot be read."""
+    from fairserve.platform.base.redis_client import LOST
+    from fairserve.platform.server.noted_time import cell_keys, disagreement_at
+
+    try:
+        engine = connect(settings.db.effective_database_url, pool_size=1, create=False)
+        try:
+            keys, sessions = cell_keys(key_hasher(settings.db).secret_id), session_factory(engine)
+            problem = asyncio.run(disagreement_at(settings.background.redis_url, sessions, keys))
+        finally:
+            engine.dispose()
+    except (ValueError, SQLAlchemyError, *LOST):
+        return
+    if problem:
+        yield fail("redis and database", problem, "")
+    else:
+        yield ok("redis and database", "neither was restored without the other")
 
 
 async def _clock(client: Any) -> Finding:

@@ -10,6 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fairserve.platform.background.alarms.alarm import ALARM_KINDS
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.control.messages import ClusterView
+from fairserve.platform.control.order import EventOrder
+from fairserve.platform.control.settings import Role
 from fairserve.platform.control.storage import RowsJournal, RowsLedger
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.fleet.member import FleetMember
@@ -189,12 +191,21 @@ def storage(
     )
 
 
-def speaking(speaks: bool) -> Iterator[Metric]:
-    """Yield whether this server speaks for those that share its order; one that is alone does."""
+def order(role: Role, found: EventOrder) -> Iterator[Metric]:
+    """Yield the role of this server, whether it speaks, and how far it is behind the order of calls.
+
+    One that is alone speaks, and is never behind.
+    """
+    yield _gauge("role_info", "Role of this server; the value is 1.", ("role",), [((role,), 1)])
     yield _one(
         "speaks",
         "1 if this server reports workers and writes rows, for all that share its order of calls.",
-        speaks,
+        found.speaks,
+    )
+    yield _one(
+        "log_lag_seconds",
+        "Time since this server has read a tick of the log that servers share; 0 if it is alone.",
+        found.lag_s,
     )
 
 

@@ -19,7 +19,9 @@ from prometheus_client.registry import Collector
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
+from fairserve.platform.control.order import EventOrder
 from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.settings import Role
 from fairserve.platform.control.storage import RowsJournal, RowsLedger, ServingRight
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.jobs import JobState
@@ -46,8 +48,8 @@ class Sources:
     journal: RowsJournal
     ledger: RowsLedger
     lease: ServingRight | None
-    speaks: Callable[[], bool]
-    """Returns true if this process reports workers and writes the rows."""
+    role: Role
+    order: EventOrder
     sessions: SessionFactory
     journal_limit_bytes: int
     version: str
@@ -95,7 +97,7 @@ class Metrics:
             *families.storage(
                 sources.journal, sources.journal_limit_bytes, sources.ledger, lease_over
             ),
-            *families.speaking(sources.speaks()),
+            *families.order(sources.role, sources.order),
             *families.jobs(states),
             *families.spans(None if sources.spans is None else sources.spans()),
         ]

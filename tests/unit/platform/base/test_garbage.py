@@ -1,0 +1,91 @@
+"""Collections visit few objects of a process with many, and find what is garbage."""
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+from until import until
+
+from fairserve.platform.base import garbage
+from fairserve.platform.base.garbage import SmallCollections, uncollected
+
+LIVE = 300_000
+MOST = 40_000
+"""Objects of one collection: some ms."""
+
+
+class Node:
+    """An object that is garbage only for the collector."""
+
+    def __init__(self):
+        self.itself = self
+
+
+@pytest.fixture
+def visited():
+    """Yield the numbers of objects that collections have visited, without those of other tests."""
+    found, thresholds = [], gc.get_threshold()
+
+    def count(phase, info):
+        if phase == "start":
+            found.append(sum(len(gc.get_objects(each)) for each in range(info["generation"] + 1)))
+
+    gc.collect()
+    gc.freeze()
+    gc.callbacks.append(count)
+    yield found
+    gc.callbacks.remove(count)
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+@pytest.fixture
+def small(visited):
+    small = SmallCollections()
+    small.start()
+    yield small
+    small.stop()
+
+
+def test_no_collection_visits_all_live_objects(small, visited):
+    live = [[] for _ in range(LIVE)]
+    assert 0 < max(visited) < MOST
+    assert sum(visited) < 4 * len(live), "each is visited by a few collections"
+
+
+def test_garbage_of_new_objects_is_collected(small):
+    made = [weakref.ref(Node()) for _ in range(100_000)]
+    assert sum(each() is not None for each in made) < MOST
+
+
+async def test_garbage_of_frozen_objects_is_collected_once_there_are_many(small, monkeypatch):
+    monkeypatch.setattr(garbage, "FROZEN_OBJECTS", 100_000)
+    monkeypatch.setattr(garbage, "LOOKED_S", 0.001)
+    small.collect_all()
+    nodes = [Node() for _ in range(100_000)]
+    last, frozen = weakref.ref(nodes[0]), small.frozen
+    assert frozen > 0
+    del nodes
+    gc.collect()
+    assert last() is not None, "it was frozen"
+    running = asyncio.create_task(small.run())
+    live = [[] for _ in range(LIVE * 2)]
+    await until(lambda: last() is None)
+    assert small.frozen < frozen
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert len(live) == LIVE * 2
+
+
+def test_many_objects_are_made_without_a_collection(small, visited):
+    with uncollected():
+        state = [[] for _ in range(LIVE)]
+        assert not visited
+        del state
+    assert gc.isenabled()
+    with uncollected(stays=True):
+        state = [[] for _ in range(LIVE)]
+    gc.collect()
+    assert max(visited) < MOST, "they are frozen"
+    assert len(state) == LIVE
