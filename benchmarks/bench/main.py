@@ -24,6 +24,7 @@ GROUPS: Mapping[str, Subcommand] = MappingProxyType(
             ("interactions", "interactions", "The tracker of runs: time and memory of a call."),
             ("ledger", "ledger", "The database rows of a call, and their rollup, on SQLite."),
             ("tokenising", "tokenising", "The prompt of a call, and its hold of the event loop."),
+            ("usage", "usage", "Reports from the rollups of a large ledger on PostgreSQL."),
             (
                 "engine",
                 "engine.command",

@@ -79,6 +79,33 @@ def _experiment(
     )
 
 
+def _engine(
+    name: str,
+    settings: Mapping[str, object],
+    document: str = "",
+    *,
+    takes: str,
+    needs: str = "",
+) -> Evidence:
+    """Return a report of ``fairserve bench engine``, optionally with a further document."""
+    files = (f"{name}-costs.json", document) if document else (f"{name}-costs.json",)
+    return Evidence(
+        name,
+        command_line("fairserve bench engine", {**settings, "rounds": 5, "fit": True}),
+        f"{name}.json",
+        files,
+        f"{_RESULTS}/{name}-costs.json --json {_RESULTS}/{name}.json",
+        takes,
+        needs,
+    )
+
+
+def _engine_on_gpu(shape: str) -> Evidence:
+    settings = {"shape": shape, "device": "cuda", "dtype": "bfloat16", "limit-s": 120}
+    needs = "an NVIDIA GPU (benchmarks/gpu.sh)"
+    return _engine(f"gpu-{shape}", settings, takes="5 min", needs=needs)
+
+
 _EVIDENCE = (
     _experiment("headline", 5, "15 min", pictures="headline.png"),
     _experiment("vtc-table2", 25, "4 min"),
@@ -110,13 +137,16 @@ _EVIDENCE = (
         f"--json {_RESULTS}/scheduling.json",
         "3 min",
     ),
+    _engine("engine", {"shape": "100m"}, "engine.md", takes="15 min"),
+    _engine_on_gpu("8b"),
+    _engine_on_gpu("0.6b"),
     Evidence(
-        "engine",
-        command_line("fairserve bench engine", {"shape": "100m", "rounds": 5, "fit": True}),
-        "engine.json",
-        ("engine-costs.json", "engine.md"),
-        f"{_RESULTS}/engine-costs.json --json {_RESULTS}/engine.json",
-        "15 min",
+        "usage",
+        command_line("fairserve bench usage", {"rows": 10_000_000, "rounds": 7}),
+        "usage.md",
+        output="--database-url URL",
+        takes="1 h",
+        needs="an empty PostgreSQL database and 12 GB of disk",
     ),
     Evidence(
         "soak",

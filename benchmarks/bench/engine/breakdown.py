@@ -61,3 +61,10 @@ def full_decodes(steps: Sequence[TimedStep]) -> list[TimedStep]:
     decodes = [step for step in steps if not step.load.prefill_tokens]
     most = max((step.load.sequences for step in decodes), default=0)
     return [step for step in decodes if step.load.sequences == most]
+
+
+def full_prefills(steps: Sequence[TimedStep]) -> list[TimedStep]:
+    """Return the steps that prefilled the most tokens and decoded nothing."""
+    prefills = [step for step in steps if not step.load.sequences]
+    most = max((step.load.prefill_tokens for step in prefills), default=0)
+    return [step for step in prefills if step.load.prefill_tokens == most]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import time
 
 from fairserve.benchmarks.bench.engine import document as text
@@ -68,6 +69,7 @@ def command_of(options: EngineBenchOptions) -> str:
         "device": None if options.device == "auto" else options.device,
         "dtype": None if options.dtype == "auto" else options.dtype,
         "threads": options.threads,
+        "limit-s": None if math.isinf(options.limit_s) else f"{options.limit_s:g}",
         "workloads": None if options.chosen == list(NAMES) else " ".join(options.chosen),
         "rounds": options.rounds,
         "fit": options.fit is not None,

@@ -91,6 +91,11 @@ def lines(document: Mapping[str, Any]) -> list[str]:
                 for key, ms in part["parts_ms"].items()
             )
             texts.append(f"{name}: {part['steps']} of {number(part['step_ms'])} ms, {split}")
+    for engine, peak in document.get("memory", {}).items():
+        text = "unknown" if peak is None else f"{number(peak / 2**20)} MiB"
+        texts.append(f"peak memory of {engine} beyond the weights: {text}")
+    if (floor := document.get("floor")) is not None:
+        texts += _floor_lines(floor)
     if (fit := document.get("fit")) is not None:
         texts.append(
             f"fit to {fit['passes']} passes: half within {fit['median_residual']:.1%}, "
@@ -102,6 +107,26 @@ def lines(document: Mapping[str, Any]) -> list[str]:
                     f"{pattern} {key}: measured {number(held['measured'])}, simulated "
                     f"{number(held['simulated'])} ({held['error']:+.1%})"
                 )
+    if document["left_out"]:
+        texts.append(f"left out, time was over: {', '.join(document['left_out'])}")
     for engine, reason in document["unavailable"].items():
         texts.append(f"{engine} did not run: {reason}")
+    return texts
+
+
+def _floor_lines(floor: Mapping[str, Any]) -> list[str]:
+    texts = [
+        f"measured bounds: copies {number(floor['copy_gb_per_s'])} GB/s, products of matrices "
+        f"{number(floor['matrix_tflops_per_s'])} TFLOP/s"
+    ]
+    if (decode := floor.get("decode")) is not None:
+        texts.append(
+            f"a decode step of {decode['sequences']}: {number(decode['step_ms'])} ms, "
+            f"{number(decode['over_floor'])} times the floor of {number(decode['floor_ms'])} ms"
+        )
+    if (prefill := floor.get("prefill")) is not None:
+        texts.append(
+            f"a prefill of {prefill['tokens']} tokens: {number(prefill['tokens_per_s'])} tokens/s, "
+            f"{prefill['of_matrix_rate']:.0%} of the rate of matrix products"
+        )
     return texts

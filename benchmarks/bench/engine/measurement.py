@@ -1,11 +1,13 @@
-"""A complete run of ``fairserve bench engine``: engines in turn, breakdown, fit.
+"""A complete run of ``fairserve bench engine``: engines in turn, breakdown, bounds, fit.
 
 It needs torch and transformers, so it is imported after the arguments are parsed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from fairserve.benchmarks.bench.engine.figures import (
     overhead,
     ratios,
 )
+from fairserve.benchmarks.bench.engine.floor import DeviceRates, ModelSizes, against_floor
 from fairserve.benchmarks.bench.engine.options import EngineBenchOptions
 from fairserve.benchmarks.bench.engine.simulated_run import LoadRuns, compare
 from fairserve.benchmarks.bench.engine.workloads import EngineWorkload, guard, limits, workloads
@@ -30,14 +33,16 @@ from fairserve.engine.simulated.pass_fit import fit, knots_of
 from fairserve.engine.torch.bench import device as on
 from fairserve.engine.torch.bench.continuous import ContinuousBatching
 from fairserve.engine.torch.bench.generate import Generate
+from fairserve.engine.torch.bench.memory import peak_bytes
 from fairserve.engine.torch.bench.ours import OurEngine
 from fairserve.engine.torch.bench.passes import PassGrid
 from fairserve.engine.torch.bench.runner import (
     Runner,
     RunnerLimits,
+    RunnerUnavailableError,
     TimedStep,
 )
-from fairserve.engine.torch.bench.shapes import build, served, twin
+from fairserve.engine.torch.bench.shapes import build, parameter_counts, served, twin
 from fairserve.engine.torch.model_loader import LoadedModel
 
 PACKAGES = ("fairserve", "torch", "transformers", "numpy")
@@ -62,6 +67,7 @@ def measure(options: EngineBenchOptions, say: Say, scale: float = 1.0) -> Measur
 
     Raises DisagreementError, and ValueError for an unavailable device or number type.
     """
+    deadline_s = time.monotonic() + options.limit_s
     with on.threads_restored():
         say(f"building a model of shape {options.shape}")
         loaded = build(options.shape, options.dtype, options.device)
@@ -76,13 +82,14 @@ def measure(options: EngineBenchOptions, say: Say, scale: float = 1.0) -> Measur
             "model": {
                 "name": loaded.name,
                 "dtype": str(loaded.dtype).removeprefix("torch."),
-                "parameters": sum(each.numel() for each in loaded.model.parameters()),
+                "parameters": parameter_counts(loaded)[0],
                 "kv_bytes_per_token": loaded.kv_bytes_per_token,
             },
             "limits": limits_plain(size),
             "figures": [],
             "workloads": {},
             "unavailable": {},
+            "left_out": [],
         }
         results = []
         if options.chosen:
@@ -91,13 +98,31 @@ def measure(options: EngineBenchOptions, say: Say, scale: float = 1.0) -> Measur
             ]
             _guard(loaded, ours, say)
             on.set_threads(threads)  # a smaller model may have changed them
-            results += _contest(loaded, ours, size, chosen, options.rounds, document, say)
+            document["memory"] = _memory(
+                loaded, ours, size, workloads(on_gpu, scale)[_BREAKDOWN], say
+            )
+            results += _contest(
+                loaded, ours, size, chosen, options.rounds, deadline_s, document, say
+            )
         if options.fit is not None:
             if not on_gpu:
                 size = replace(size, max_batch=min(size.max_batch, _FIT_BATCH))
             results.append(_fit(ours, size, options.fit, options.rounds, scale, document, say))
     document["figures"] = [result.to_plain() for result in results]
     return MeasuredEngine(document, results)
+
+
+def _sizes(loaded: LoadedModel) -> ModelSizes:
+    everything, in_layers, of_output = parameter_counts(loaded)
+    heads = loaded.model.config.get_text_config().num_attention_heads
+    return ModelSizes(
+        parameters=everything,
+        layer_parameters=in_layers,
+        output_parameters=of_output,
+        bytes_per_parameter=loaded.dtype.itemsize,
+        kv_bytes_per_token=loaded.kv_bytes_per_token,
+        pair_flops=4.0 * loaded.layers * heads * loaded.head_size,
+    )
 
 
 def _makers(
@@ -119,6 +144,7 @@ def _contest(
     size: RunnerLimits,
     chosen: Sequence[EngineWorkload],
     rounds: int,
+    deadline_s: float,
     document: dict[str, Any],
     say: Say,
 ) -> list[BenchResult]:
@@ -127,6 +153,9 @@ def _contest(
     recorded: list[list[TimedStep]] = []
     try:
         for workload in chosen:
+            if time.monotonic() > deadline_s:
+                document["left_out"].append(workload.name)
+                continue
             say(f"{workload.name}: warming up")
             contest.warm_up(workload)
             for number in range(rounds):
@@ -152,6 +181,11 @@ def _contest(
             "decode_steps": break_down(full_decodes(steps)).to_plain(),
             "all_steps": break_down(steps).to_plain(),
         }
+        rates = DeviceRates(
+            on.copy_bytes_per_s(loaded.device),
+            on.matrix_flops_per_s(loaded.dtype, loaded.device),
+        )
+        document["floor"] = against_floor(_sizes(loaded), rates, steps)
         results.append(overhead(recorded))
     return results
 
@@ -167,6 +201,28 @@ def _guard(loaded: LoadedModel, ours: LoadedModel, say: Say) -> None:
         contest.check(guard())
     finally:
         contest.close()
+
+
+def _memory(
+    loaded: LoadedModel, ours: LoadedModel, size: RunnerLimits, workload: EngineWorkload, say: Say
+) -> dict[str, int | None]:
+    """Return the peak memory of each engine beyond the weights, measured one after another."""
+    peaks: dict[str, int | None] = {}
+    for name, make in _makers(loaded, ours, size).items():
+        say(f"memory of {name}")
+
+        def phase(make: Callable[[], Runner] = make) -> None:
+            runner = make()
+            try:
+                runner.run(workload.make(loaded.vocabulary, 0))
+            finally:
+                runner.close()
+
+        with contextlib.suppress(
+            RunnerUnavailableError
+        ):  # its reason is reported when engines enter
+            peaks[name] = peak_bytes(phase, loaded.device)
+    return peaks
 
 
 # --- the simulator --------------------------------------------------------------------------------

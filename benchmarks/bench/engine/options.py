@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,6 +15,13 @@ from fairserve.platform.base.command_line import CommandError, file_to_write
 
 Shape = Literal["5m", "100m", "0.6b", "8b"]
 _NONE = "none"
+
+
+def _over_0(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise ValueError(f"{text} is given; allowed: over 0")
+    return value
 
 
 def _workload(text: str) -> str:
@@ -50,6 +58,12 @@ class EngineBenchOptions:
         ),
     ] = None
     rounds: Annotated[int, Option(min=MIN_ROUNDS, max=1000, metavar="N", help="Rounds.")] = 5
+    limit_s: Annotated[
+        float,
+        Option(
+            parser=_over_0, metavar="S", help="Begin no further workload after so many seconds."
+        ),
+    ] = math.inf
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         Option(help="Type of weights and KV cache; auto: float32, on a GPU bfloat16."),

@@ -1,12 +1,23 @@
-"""The measured device: its name, its threads, its unused memory."""
+"""The measured device: its name, its threads, and the bounds of its speed.
+
+The bounds are the best of several repetitions: copies between two blocks of memory that exceed
+every cache, and a large linear layer of the model's number type.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+
+from fairserve.engine.torch.packed_linear import pack_linears
+
+_REPEATS = 5
+_COPY_BYTES = {"cpu": 2**28, "cuda": 2**31}
+_MATRIX_ROWS = {"cpu": 1024, "cuda": 8192}
 
 
 def describe(device: torch.device) -> str:
@@ -36,3 +47,36 @@ def release() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def copy_bytes_per_s(device: torch.device) -> float:
+    """Return the bytes per second that copies read and write in total."""
+    size = _COPY_BYTES[device.type]
+    source = torch.ones(size // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / _best_s(lambda: target.copy_(source), device)
+
+
+def matrix_flops_per_s(dtype: torch.dtype, device: torch.device) -> float:
+    """Return the FLOP/s of a square linear layer, as the engine runs it, on as many rows."""
+    rows = _MATRIX_ROWS[device.type]
+    layer = torch.nn.Sequential(torch.nn.Linear(rows, rows, bias=False, device=device, dtype=dtype))
+    pack_linears(layer)
+    given = torch.randn(rows, rows, device=device).to(dtype)
+    with torch.inference_mode():
+        return 2 * rows**3 / _best_s(lambda: layer(given), device)
+
+
+def _best_s(work: Callable[[], object], device: torch.device) -> float:
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    times = []
+    for _ in range(_REPEATS + 1):
+        wait()
+        begin_s = time.perf_counter()
+        work()
+        wait()
+        times.append(time.perf_counter() - begin_s)
+    return min(times[1:])

@@ -116,3 +116,13 @@ def _tokenizer(vocabulary: int) -> Any:
     tokenizer = Tokenizer(models.BPE(vocab=tokens, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)  # type: ignore[no-untyped-call]
+
+
+def parameter_counts(loaded: LoadedModel) -> tuple[int, int, int]:
+    """Return the counts of all weights, of the layers', and of the output layer's (tied or not)."""
+    model = loaded.model
+    embedding = model.get_input_embeddings().weight
+    output = model.get_output_embeddings().weight
+    everything = sum(each.numel() for each in model.parameters())
+    outside = {id(each): each.numel() for each in (embedding, output)}
+    return everything, everything - sum(outside.values()), output.numel()

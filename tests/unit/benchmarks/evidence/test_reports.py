@@ -1,5 +1,6 @@
 """In the registry of reports every file has one report, and every report its files."""
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import pytest
@@ -8,7 +9,7 @@ from fairserve.benchmarks.bench.engine import command as engine_bench
 from fairserve.benchmarks.bench.engine.options import EngineBenchOptions
 from fairserve.benchmarks.bench.figures_command import FiguresOptions
 from fairserve.benchmarks.bench.scheduling import command as scheduling_bench
-from fairserve.benchmarks.evidence.origin import RESULTS
+from fairserve.benchmarks.evidence.origin import CHECKOUT, RESULTS
 from fairserve.benchmarks.evidence.reports import EVIDENCE, command_line, reproduce_command
 from fairserve.benchmarks.reproduce.main import EXPERIMENTS
 
@@ -57,6 +58,11 @@ def test_commands_equal_those_in_documents(tmp_path):
     assert scheduling_bench.command(options) == EVIDENCE["scheduling"].command
     engine = EngineBenchOptions(fit=tmp_path / "costs.json")
     assert engine_bench.command_of(engine) == EVIDENCE["engine"].command
+    gpu = replace(engine, device="cuda", dtype="bfloat16", shape="8b", limit_s=120)
+    assert engine_bench.command_of(gpu) == EVIDENCE["gpu-8b"].command
+    script = (CHECKOUT / "benchmarks/gpu.sh").read_text()
+    assert "--device cuda --dtype bfloat16 --shape" in script
+    assert '--limit-s "${LIMIT_S:-120}"' in script
 
 
 def test_flags_of_a_command_are_derived():

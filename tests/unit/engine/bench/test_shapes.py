@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fairserve.engine.torch.bench import device
-from fairserve.engine.torch.bench.shapes import SHAPES, build, twin
+from fairserve.engine.torch.bench.shapes import SHAPES, build, parameter_counts, twin
 from fairserve.engine.torch.detokenizer import detokenizer_factory
 
 
@@ -32,8 +32,11 @@ def test_shapes_have_the_sizes_in_their_names(name, millions):
 
 
 def test_the_model_has_the_parameters_of_its_shape(small):
-    everything = sum(each.numel() for each in small.model.parameters())
+    everything, in_layers, of_output = parameter_counts(small)
+    shape = SHAPES["5m"]
     assert everything == pytest.approx(counted("5m"), rel=0.001)
+    assert of_output == shape.vocabulary * shape.hidden
+    assert in_layers == everything - 2 * of_output
     assert (small.layers, small.kv_heads, small.head_size) == (4, 4, 32)
     assert small.vocabulary == 4096
     assert not small.eos_ids

@@ -1,11 +1,18 @@
-"""Breakdowns of steps equal values computed by hand."""
+"""Breakdowns and bounds of steps equal values computed by hand."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.benchmarks.bench.engine.breakdown import break_down, full_decodes
+from fairserve.benchmarks.bench.engine.breakdown import break_down, full_decodes, full_prefills
 from fairserve.benchmarks.bench.engine.figures import overhead
+from fairserve.benchmarks.bench.engine.floor import (
+    DeviceRates,
+    ModelSizes,
+    against_floor,
+    decode_floor_s,
+    prefill_flops,
+)
 from fairserve.engine.torch.bench.runner import PARTS, PassLoad, TimedStep
 
 
@@ -52,9 +59,47 @@ def test_the_figure_uses_the_largest_pure_decode_steps():
         step(5.0, 5.0, 1.0, 1.0, 5.0, sequences=31),
     ]
     assert full_decodes(steps) == [steps[2]]
-    assert full_decodes([]) == []
+    assert full_prefills(steps) == [steps[0]]
+    assert full_decodes([]) == full_prefills([]) == []
     result = overhead([steps, [step(2.0, 2.0, 95.0, 0.0, 1.0, sequences=32)]])
     assert result.values == (0.04, 0.05)
     assert result.details["forward_ms"] == 95_000
     assert result.figure.name == "overhead_share_b32"
     assert result.figure.reached(result.value, result.figure.target)
+
+
+SIZES = ModelSizes(
+    parameters=1500,
+    layer_parameters=1000,
+    output_parameters=200,
+    bytes_per_parameter=2,
+    kv_bytes_per_token=10,
+    pair_flops=4.0,
+)
+RATES = DeviceRates(copy_bytes_per_s=1000.0, matrix_flops_per_s=50_000.0)
+
+
+def test_a_decode_step_moves_weights_and_held_tokens():
+    assert SIZES.decode_weight_bytes == 2400
+    assert decode_floor_s(SIZES, RATES, 60) == 3.0
+
+
+def test_a_prefill_computes_products_and_attention():
+    assert prefill_flops(SIZES, 10, 55) == 2 * 1000 * 10 + 4 * 55
+
+
+def test_measured_steps_are_compared_with_the_bounds():
+    steps = [
+        step(0.0, 0.0, 1.0, 0.0, 0.0, prefill=10, pairs=1250.0),
+        step(0.0, 0.0, 6.0, 0.0, 0.0, sequences=4, held=60),
+    ]
+    found = against_floor(SIZES, RATES, steps)
+    assert found["decode"] == {
+        "sequences": 4,
+        "held_tokens": 60,
+        "step_ms": 6000,
+        "floor_ms": 3000,
+        "over_floor": 2.0,
+    }
+    assert found["prefill"] == {"tokens": 10, "tokens_per_s": 10.0, "of_matrix_rate": 0.5}
+    assert set(against_floor(SIZES, RATES, [])) == {"copy_gb_per_s", "matrix_tflops_per_s"}

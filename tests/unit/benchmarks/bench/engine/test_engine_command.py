@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ TINY = 0.05
         (["--json", "/no/such/folder/out.json"], "no folder /no/such/folder"),
         (["--fit", "/no/such/folder/out.json"], "no folder"),
         (["--threads", "0"], "greater than or equal to 1"),
+        (["--limit-s", "0"], "allowed: over 0"),
         (["--dtype", "int8"], "'int8' is not one of"),
         (["--rounds", "many"], "valid integer"),
     ],
@@ -106,6 +108,7 @@ def test_the_document_describes_method_and_machine(measured):
     assert document["model"]["dtype"] == "float32"
     assert document["machine"]["threads"] == 1
     assert document["machine"]["device"] == "cpu"
+    assert document["left_out"] == []
 
 
 def test_every_workload_has_rates_and_first_tokens_of_every_engine(measured):
@@ -119,6 +122,7 @@ def test_every_workload_has_rates_and_first_tokens_of_every_engine(measured):
             assert 0 < least <= values["tokens_per_s"]["value"] <= greatest
             assert 0 < values["ttft_s"]["median"] <= values["ttft_s"]["p99"]
             assert values["same_tokens_share"] == 1.0
+    assert set(document["memory"]) == engines
 
 
 def test_the_breakdown_sums_to_the_total(measured):
@@ -126,6 +130,9 @@ def test_the_breakdown_sums_to_the_total(measured):
     for part in document["breakdown"].values():
         assert sum(part["shares"].values()) == pytest.approx(1)
         assert set(part["parts_ms"]) == {"schedule", "prepare", "forward", "sample", "publish"}
+    floor = document["floor"]
+    assert floor["decode"]["over_floor"] > 0
+    assert floor["prefill"]["of_matrix_rate"] > 0
 
 
 def test_the_fitted_costs_can_be_simulated(measured):
@@ -156,16 +163,20 @@ class Instant:
         pass
 
 
-def test_a_ratio_is_printed_and_written(tmp_path, monkeypatch, capsys):
+def test_no_workload_begins_after_the_time_limit(tmp_path, monkeypatch, capsys):
     names = ("fairserve", "generate")
     makers = {name: lambda name=name: Instant(name) for name in names}
     monkeypatch.setattr(measurement, "_makers", lambda *models: makers)
     monkeypatch.setattr("gc.collect", lambda: 0)
     out = tmp_path / "out.json"
     options = EngineBenchOptions(shape="5m", device="cpu", json=out, workloads=["b1", "b8"])
+    command.bench(replace(options, limit_s=1e-9), scale=TINY)
+    document = json.loads(out.read_text())
+    assert (document["left_out"], document["figures"]) == (["b1", "b8"], [])
+    assert "left out, time was over: b1, b8" in capsys.readouterr().out
     command.bench(options, scale=TINY)
     document = json.loads(out.read_text())
-    assert set(document["workloads"]) == {"b1", "b8"}
+    assert (document["left_out"], set(document["workloads"])) == ([], {"b1", "b8"})
     [figure] = document["figures"]
     assert (figure["name"], figure["value"]) == ("engine_vs_generate_b1", 1.0)
     printed = capsys.readouterr().out
