@@ -30,6 +30,7 @@ GROUPS: Mapping[str, Subcommand] = MappingProxyType(
                 "engine.command",
                 "The embedded engine beside transformers and the simulator.",
             ),
+            ("start", "start", "A server from its start until it is ready, and while it is idle."),
             ("gateway", "gateway.command", "FairServe beside LiteLLM: CPU, rate, latency, memory."),
             ("soak", "soak", "Many calls: memory and latency must not grow."),
             (

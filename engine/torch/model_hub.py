@@ -8,12 +8,10 @@ short time-out comes first, and none if the hub is disabled (``HF_HUB_OFFLINE`` 
 from __future__ import annotations
 
 import os
-import re
 
 from fairserve.engine.torch.builtin_model import builtin_name
 
 _CONFIG = "config.json"
-_HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 _ON = {"1", "ON", "YES", "TRUE"}
 _NOT_HERE = "it is neither a folder nor in the hub's cache on this host"
 
@@ -41,7 +39,7 @@ def is_here(source: str, *files: str) -> bool:
         return True
     from huggingface_hub import try_to_load_from_cache
 
-    return _HUB_ID.fullmatch(source) is not None and any(
+    return _is_hub_id(source) and any(
         isinstance(try_to_load_from_cache(source, file), str) for file in files
     )
 
@@ -51,7 +49,7 @@ def ask_hub(name: str, file: str, timeout_s: float = 3.0) -> None:
     from huggingface_hub import constants, get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-    if not _HUB_ID.fullmatch(name):
+    if not _is_hub_id(name):
         raise NotAtHubError("it is neither a folder nor the id of a model at the hub")
     offline = os.environ.get("TRANSFORMERS_OFFLINE", "").strip().upper() in _ON
     if constants.HF_HUB_OFFLINE or offline:
@@ -69,3 +67,14 @@ def ask_hub(name: str, file: str, timeout_s: float = 3.0) -> None:
         )
     if answer.status_code >= 400:
         raise NotAtHubError(f"{_NOT_HERE}, and the hub answers {answer.status_code}")
+
+
+def _is_hub_id(name: str) -> bool:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True

@@ -7,13 +7,16 @@ and by ``fairserve doctor``.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
+from fairserve.engine.torch.model_hub import check_model
 from fairserve.platform.base.config_file import FLEET
 from fairserve.platform.console.oidc.loading import load_provider
 from fairserve.platform.db.engine import connect, normalise_url
@@ -26,21 +29,21 @@ from fairserve.platform.monitoring.tracing.loading import tracing_class
 from fairserve.platform.server.configuration.fleet_section import fleet_parser, wrong_settings
 from fairserve.platform.server.configuration.sources import Layers, SettingsError
 from fairserve.platform.server.configuration.topics import TOPICS
-from fairserve.platform.server.settings import ROOM_OF, Settings
+from fairserve.platform.server.settings import ROOM_OF, ServerSettings, Settings
 from fairserve.platform.serving.files.store import filesystem_at
 from fairserve.platform.tenancy.system.parameters import configured_system
 
 MASK = "***"
 _PASSWORD = re.compile(r"(//[^/@\s:]*):[^/@\s]*@")
 """The user and the password in a URL."""
+EVERY_ADDRESS = {"", "0.0.0.0", "::"}  # noqa: S104  compared with, not bound
 
 
 def checked_settings(layers: Layers) -> Settings:
     """Return the settings, with which a server can start. Raises SettingsError with all problems."""
     settings, problems = layers.read()
-    if settings is not None:
-        problems += _rejected(settings)
-    if problems or settings is None:
+    problems += _rejected(settings)
+    if problems:
         raise SettingsError(problems)
     return settings
 
@@ -73,7 +76,10 @@ def _rejected(settings: Settings) -> Iterator[str]:
     """Yield why a server cannot start with settings that are valid one by one."""
     yield from part_problems(settings)
     yield from _errors_of(
-        lambda: _check_database_url(settings.db), lambda: require_secret_key(settings.db)
+        lambda: _check_data_dir(settings.db.data_dir),
+        lambda: _check_database_url(settings.db),
+        lambda: require_secret_key(settings.db),
+        lambda: _check_ports(settings.server),
     )
     yield from role_problems(settings).values()
 
@@ -84,6 +90,28 @@ def _errors_of(*checks: Callable[[], object]) -> Iterator[str]:
             check()
         except ValueError as error:
             yield str(error)
+
+
+def _check_data_dir(path: Path) -> None:
+    """Raise ValueError if the path leads to or through a file, which no folder can replace."""
+    existing = next(each for each in (path, *path.absolute().parents) if os.path.exists(each))
+    if not existing.is_dir():
+        raise ValueError(
+            f"the data folder {path} cannot be created: {existing} is not a folder; choose another one"
+            " with --data-dir"
+        )
+
+
+def _check_ports(settings: ServerSettings) -> None:
+    """Raise ValueError if the API and metrics would listen on one port of one address."""
+    hosts = {settings.host, settings.metrics_host}
+    one_family = len({":" in host for host in hosts}) == 1
+    if (
+        settings.metrics_port == settings.port != 0
+        and one_family
+        and (len(hosts) == 1 or hosts & EVERY_ADDRESS)
+    ):
+        raise ValueError(f"metrics_port is {settings.port}, as port is; choose another one")
 
 
 def _check_database_url(settings: DbSettings) -> None:
@@ -123,16 +151,32 @@ def configured_fleet(settings: Settings, *, alone: bool = False) -> FleetPart:
 def problems_of(layers: Layers) -> list[str]:
     """Return all problems of settings and fleet, one line each; empty if there are none."""
     settings, problems = layers.read()
-    if settings is None:
-        return problems
     problems += _rejected(settings)
     if layers.file is not None and layers.file.has_fleet:
         problems += [each for each in wrong_settings(layers.file) if each not in problems]
     try:
-        configured_fleet(settings, alone=True)
+        part = configured_fleet(settings, alone=True)
     except FleetFileError as error:
-        problems.append(str(error))
+        return [*problems, str(error)]
+    if not part.workers and settings.fleet.fleet_file is None:
+        problems += _embedded_model_problems(settings)
     return problems
+
+
+def _embedded_model_problems(settings: Settings) -> Iterator[str]:
+    """Yield why embedded workers cannot load the model of the settings.
+
+    Weakness: workers that were added through the API are in the database, and their server embeds none.
+    """
+    model = settings.fleet.model
+    if not model or not settings.fleet.workers or settings.control.role != "all":
+        return
+    try:
+        check_model(model)
+    except OSError as error:
+        yield f"model: {error}"
+    if find_spec("torch") is None:
+        yield "model: embedded workers need torch: pip install 'fairserve[torch]'"
 
 
 def value_of(settings: Settings, name: str) -> Any:

@@ -7,6 +7,7 @@ file is also the fleet file: :attr:`FleetSettings.fleet_file` is its path.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,6 +23,8 @@ from fairserve.platform.base.removed_names import REMOVED_SETTINGS
 from fairserve.platform.base.validation import text_of
 from fairserve.platform.base.yaml_file import YamlFileError
 from fairserve.platform.server.settings import FIELDS, ROOMS, Settings
+
+_WORD = re.compile(r"\w+")
 
 Source = Literal["flag", "environment", "file", "default"]
 
@@ -58,28 +61,29 @@ class Layers:
     def settings(self) -> Settings:
         """Return the effective settings. Raises SettingsError with all problems."""
         settings, problems = self.read()
-        if problems or settings is None:
+        if problems:
             raise SettingsError(problems)
         return settings
 
-    def read(self) -> tuple[Settings | None, list[str]]:
+    def read(self) -> tuple[Settings, list[str]]:
         """Return the settings with all problems; defaults stand for wrong values.
 
-        None if values contradict each other.
+        Where values contradict each other, the defaults of their room stand for all of it.
         """
         problems = [*self._wrong_names(), *self._two_fleets(), *_removed()]
-        values = self._values()
-        try:
-            return Settings(**values), problems
-        except ValidationError as error:
-            parts = error.errors()
-        problems += map(self._problem, parts)
-        wrong = {name for part in parts if (name := _name_in(part)) in FIELDS}
-        defaults = {name: FIELDS[name].get_default(call_default_factory=True) for name in wrong}
-        try:
-            return Settings(**values | defaults), problems
-        except ValidationError:
-            return None, problems
+        values, wrong = self._values(), set[str]()
+        while True:  # a room with its defaults is valid
+            try:
+                return Settings(**values), problems
+            except ValidationError as error:
+                parts = error.errors()
+            # A contradiction with a wrong value may be none with the right one.
+            own = (part for part in parts if wrong.isdisjoint(_WORD.findall(part["msg"])))
+            problems += map(self._problem, own)
+            for part in parts:
+                name = _name_in(part)
+                wrong |= {name} if name in FIELDS else {*ROOMS[str(part["loc"][0])].model_fields}
+            values |= {name: FIELDS[name].get_default(call_default_factory=True) for name in wrong}
 
     def _values(self) -> dict[str, Any]:
         """Return the flags and the values of the file that nothing overrides."""

@@ -1,7 +1,7 @@
 """Two real vLLM servers with the plug-in run behind the platform: part of ``make test-vllm``.
 
-They serve the built-in model on the CPU. They receive exactly what a client sent, their cache events
-update the router's tree, and one of them may die at any time.
+They serve the built-in model and an adapter of it on the CPU. They receive exactly what a client sent,
+their cache events update the router's tree, and one of them may die at any time.
 """
 
 import contextlib
@@ -18,7 +18,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import openai
 import pytest
+import torch
 import vllm_world  # noqa: F401, skips where vLLM is missing
 from anthropic import Anthropic, BadRequestError
 from anthropic.types import RawMessageStreamEvent
@@ -34,15 +36,18 @@ from openai_types import (
 )
 from processes import eventually, free_port
 from pydantic import TypeAdapter
+from safetensors.torch import save_file
 
 if importlib.util.find_spec("vllm._C") is None:
     pytest.skip("this build of vLLM has no kernels for CPUs", allow_module_level=True)
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 
-MODEL = "tiny"
+MODEL, ADAPTER = "tiny", "sql"
 BLOCK = 32
-READY_S = 240
+LORA_RANK = 8
+"""The smallest that vLLM takes."""
+READY_S = 600
 LONG = 800
 """Output tokens of a call that runs for some seconds."""
 
@@ -50,7 +55,7 @@ LONG = 800
 class VllmServer:
     """vLLM's API server with KV events, on free ports."""
 
-    def __init__(self, model, folder, sockets, name):
+    def __init__(self, model, tokenizer, adapter, folder, sockets, name):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         # Creating a client takes longer than a request. On a busy machine an answer takes seconds.
@@ -67,6 +72,7 @@ class VllmServer:
         }
         flags = {
             "model": model,
+            "tokenizer": tokenizer,
             "served-model-name": MODEL,
             "dtype": "float32",
             "max-model-len": 1024,
@@ -81,6 +87,8 @@ class VllmServer:
                 {"backend": "xgrammar", "disable_any_whitespace": True}
             ),
             "tool-call-parser": "hermes",
+            "lora-modules": f"{ADAPTER}={adapter}",
+            "max-lora-rank": LORA_RANK,
         }
         arguments = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
         log = self.log_path.open("wb")
@@ -88,7 +96,7 @@ class VllmServer:
             [
                 *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments),
                 *("--enforce-eager", "--enable-prefix-caching", "--enable-auto-tool-choice"),
-                *("--enable-prompt-tokens-details",),
+                *("--enable-prompt-tokens-details", "--enable-lora"),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -136,10 +144,48 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def servers(model, tmp_path_factory):
+def checkpoint(model, tmp_path_factory):
+    """Return the model's folder as it is where a tokenizer has another form: without its file."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    for file in Path(model).iterdir():
+        if file.name != "tokenizer.json":
+            (folder / file.name).symlink_to(file)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def adapter(model, tmp_path_factory):
+    """Return an adapter of the built-in model that changes the queries of its layers at random."""
+    shape = json.loads(Path(model, "config.json").read_text())
+    width, folder = shape["hidden_size"], tmp_path_factory.mktemp("adapter")
+    heads = shape["num_attention_heads"] * (
+        shape.get("head_dim") or width // shape["num_attention_heads"]
+    )
+    generator, weights = torch.Generator().manual_seed(1), {}
+    for layer in range(shape["num_hidden_layers"]):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        weights[f"{name}.lora_A.weight"] = torch.randn(LORA_RANK, width, generator=generator)
+        weights[f"{name}.lora_B.weight"] = torch.randn(heads, LORA_RANK, generator=generator)
+    save_file(weights, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "r": LORA_RANK,
+        "lora_alpha": LORA_RANK,
+        "target_modules": ["q_proj"],
+        "bias": "none",
+        "base_model_name_or_path": model,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def servers(model, checkpoint, adapter, tmp_path_factory):
     folder = tmp_path_factory.mktemp("servers")
     sockets = tempfile.mkdtemp(prefix="fs-")  # the path of a socket is limited in length
-    started = [VllmServer(model, folder, sockets, f"w{number}") for number in range(2)]
+    started = [
+        VllmServer(checkpoint, model, adapter, folder, sockets, f"w{number}") for number in range(2)
+    ]
     try:
         for server in started:
             eventually(server.ready, server.log, deadline_s=READY_S)
@@ -362,6 +408,45 @@ def test_cache_events_of_a_server_determine_the_routing(platform, servers, clien
         assert usage.prompt_tokens_details.cached_tokens >= 500, usage
 
 
+def test_an_adapter_is_a_model_of_the_servers(platform, client):
+    listed = client.models.list().data
+    assert {each.id: each.model_extra.get("parent") for each in listed} == {
+        MODEL: None,
+        ADAPTER: MODEL,
+    }
+    asked = {"prompt": "Tell me.", "max_tokens": 16, "temperature": 0}
+    asked["extra_body"] = {"ignore_eos": True}
+    base, own = (client.completions.create(model=each, **asked) for each in (MODEL, ADAPTER))
+    assert (base.model, own.model) == (MODEL, ADAPTER)
+    assert own.usage.completion_tokens == 16
+    assert own.choices[0].text != base.choices[0].text, "the adapter changes the model"
+
+
+@pytest.mark.parametrize(("owner", "other"), [(MODEL, ADAPTER), (ADAPTER, MODEL)])
+def test_cache_events_of_an_adapter_and_its_base_stay_apart(
+    platform, servers, client, owner, other
+):
+    """The prompt reaches the second server without the platform: only its KV events reveal it."""
+    prompt = f"A long report of {owner} that only one of the servers has read. " * 10
+    before = workers(platform)["w1"]["kv_events"]["blocks"]
+    body = {"model": owner, "prompt": prompt, "max_tokens": 1}
+    answer = httpx.post(f"{servers[1].url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    eventually(lambda: workers(platform)["w1"]["kv_events"]["blocks"] > before)
+
+    def cached(model, suffix):
+        """Return where a call is placed, and how many tokens of its prompt are cached there."""
+        raw = client.completions.with_raw_response.create(
+            model=model, prompt=prompt + suffix, max_tokens=2
+        )
+        details = raw.parse().usage.prompt_tokens_details
+        return raw.headers["x-fairserve-worker"], details.cached_tokens
+
+    place, found = cached(owner, "What does it say?")
+    assert (place, found >= 500) == ("w1", True)
+    assert cached(other, "Who wrote it?")[1] == 0
+
+
 def test_the_servers_metrics_are_shown(platform):
     """The metrics include calls that the platform did not send."""
 
@@ -371,6 +456,21 @@ def test_the_servers_metrics_are_shown(platform):
         return hits and seen["running"] == seen["waiting"] == 0
 
     eventually(settled, platform.log)
+
+
+def test_prompts_are_counted_by_the_server_if_its_checkpoint_has_no_tokenizer_json(
+    servers, tmp_path
+):
+    path = tmp_path / "fleet.json"
+    path.write_text(json.dumps({"workers": [servers[0].spec]}))
+    with ChildServer(tmp_path / "data", fleet_file=path) as platform:
+        client = platform.openai(platform.new_app()["api_key"])
+        (model,) = platform.call(platform.admin_key, "GET", "/admin/cluster")["models"]
+        assert model["tokenizer"] == "worker"
+        answer = client.completions.create(model=MODEL, prompt="x" * 1014, max_tokens=10)
+        assert answer.usage.prompt_tokens == 1014
+        with pytest.raises(openai.BadRequestError, match="the prompt has 1015"):  # estimated: 254
+            client.completions.create(model=MODEL, prompt="x" * 1015, max_tokens=10)
 
 
 def test_a_vllm_server_may_be_used_as_a_plain_one(servers, model, tmp_path):

@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from fairserve.platform.server import cli
-from fairserve.platform.server.configuration.checks import configured_fleet
+from fairserve.platform.server.configuration.checks import configured_fleet, problems_of
 from fairserve.platform.server.configuration.flags import environment_names
 from fairserve.platform.server.configuration.fleet_section import fleet_parser
 from fairserve.platform.server.configuration.reload import READ_BY_JOBS, RELOADABLE, change_of
@@ -178,6 +180,66 @@ def test_check_prints_urls_that_cannot_be_used_and_every_wrong_worker(write, cap
     assert "file_store_url with ftp:// cannot be opened" in out
     assert all(f"line {line}: workers.{line - 5}.url" in out for line in range(5, 10))
     assert "hunter2" not in out
+
+
+REJECTED = {
+    # name of the problem: lines of the file, and what the line of the problem begins with
+    "range": ("drain_timeout_s: -1", "drain_timeout_s: Input should be greater"),
+    "name": ("prot: 1", "prot: there is no such setting"),
+    "removed": ("journal_segment_bytes: 9", "journal_segment_bytes was removed: "),
+    "network": ("webhook_allowed_networks: [x]", "webhook_allowed_networks: "),
+    "contradiction": ("oidc_issuer: https://i.example", "oidc_issuer needs oidc_client_id"),
+    "system": ("system: none", "unknown system 'none'"),
+    "exporter": ("tracing: calls", "OTEL_TRACES_EXPORTER"),
+    "files": ("file_store_url: nowhere://b", "file_store_url"),
+    "role": ("role: control", "role is control: redis_url must name"),
+    "database": ("database_url: mysql://h/d", "database_url: "),
+    "key": ("database_url: postgresql://h/d", "FAIRSERVE_SECRET_KEY"),
+    "redis": ("redis_url: http://r", "redis_url must have the form redis://"),
+    "folder": (
+        "data_dir: FILE/below",
+        "the data folder FILE/below cannot be created: FILE is not a folder",
+    ),
+    "ports": ("port: 9000\nmetrics_port: 9000", "metrics_port is 9000, as port is"),
+    "model": ("model: ./none", "model: model './none' cannot be loaded: it is neither a folder"),
+    "fleet": ("fleet: {workers: [{id: a}]}", "workers.0.url"),
+    "fleet file": ("fleet_file: FILE.json", "FILE.json"),
+    "worker URL": ("worker_urls: [ftp://h]", "worker_urls: a worker URL must start with http://"),
+}
+SAME = ("database", "key"), ("fleet", "fleet file"), ("fleet", "model"), ("fleet file", "model")
+"""Pairs that cannot occur together: two values of one setting, and a model beside a fleet."""
+
+
+def write_rejected(write, names):
+    """Write a file with these problems; return its path, and the beginnings of their lines."""
+    file = Path(write("")).with_name("a-file")
+    file.touch()
+    lines = [REJECTED[name][0].replace("FILE", str(file)) for name in names]
+    begins = [REJECTED[name][1].replace("FILE", str(file)) for name in names]
+    return write("\n".join(lines)), begins
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_check_rejects_what_serve_rejects(write, capsys, monkeypatch, name):
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    path, (begin,) = write_rejected(write, [name])
+    code, out = run(capsys, "check", "--config", path)
+    assert (code, begin in out) == (1, True), out
+    if name != "model":  # which an embedded worker rejects: tests/integration/test_start.py
+        assert cli.main(["serve", "--config", path]) in (1, 2)
+        assert begin in capsys.readouterr().err
+
+
+@given(st.sets(st.sampled_from(sorted(REJECTED)), min_size=2))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_check_prints_any_problems_at_once(write, names):
+    assume(not any(names.issuperset(pair) for pair in SAME))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+        path, begins = write_rejected(write, sorted(names))
+        found = problems_of(layers_of({"config": path}))
+    missing = [each for each in begins if not any(each in problem for problem in found)]
+    assert not missing, found
 
 
 SECRET_TEXT = f"""
