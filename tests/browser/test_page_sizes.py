@@ -4,6 +4,7 @@ A few thousand runs, 20 tenants with 60 apps, and more clients and workers than 
 The deep form prints when each page is first painted with 10,000 clients in memory.
 """
 
+import time
 from unittest import mock
 
 import pytest
@@ -27,7 +28,7 @@ SIZES = """() => ({
         JSON.parse(document.getElementById('chart-data')?.textContent || '{}'))
         .map((chart) => chart.series.length)),
 })"""
-FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+FIRST_PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 RESPONSE = "performance.getEntriesByType('navigation')[0].responseEnd"
 
 
@@ -102,14 +103,12 @@ def test_first_paint_of_pages_with_very_many_clients(browser, server, paths):
     with browser.visit(server.url, size=WINDOW) as visit:
         visit.sign_in(server.admin_key)
         for name, path in paths.items():
-            painted = []
+            found = []
             for _ in range(5):
+                before_s = time.process_time()
                 assert visit.open(path) == 200, name
-                painted.append(
-                    [round(visit.page.evaluate(each)) for each in (FIRST_PAINT, RESPONSE)]
-                )
-            first, *again = painted
-            times = ", ".join(f"{paint} ({response})" for paint, response in sorted(again))
-            print(
-                f"{name}: first paint (end of the response) {first[0]} ({first[1]}), again {times} ms"
-            )
+                cpu_ms = 1000 * (time.process_time() - before_s)
+                paint_ms = visit.page.wait_for_function(FIRST_PAINT).json_value()
+                found.append((paint_ms, visit.page.evaluate(RESPONSE), cpu_ms))
+            least = " / ".join(f"{min(column):.0f}" for column in zip(*found, strict=True))
+            print(f"{name}: least first paint / end of the response / CPU of the server {least} ms")
