@@ -1,9 +1,10 @@
-"""Servers share one fair order through Redis: any takes calls, and the death of one loses none."""
+"""Servers share one fair order through Redis: any takes calls, and the death of one loses none.
+
+Whatever a client does at one server holds at the others.
+"""
 
 import concurrent.futures
-import os
 import re
-import subprocess
 import sys
 
 import httpx
@@ -12,6 +13,9 @@ from processes import eventually
 from redis_process import RedisProcess
 from scripted_worker import ScriptedWorker
 from shared_servers import SharedServers
+
+from fairserve.platform.console.sign_in.limit import MAX_WRONG
+from fairserve.platform.server import cli
 
 CHAT = "/v1/chat/completions"
 
@@ -40,9 +44,27 @@ def servers(tmp_path_factory, new_postgres_url, own_redis, worker):
     servers.close()
 
 
-def chat(server, app, text="ok", **more):
-    body = {"model": "scripted", "messages": [{"role": "user", "content": text}], **more}
-    return server.post(CHAT, body, key=app["api_key"])
+@pytest.fixture
+def both(servers):
+    return servers["first"], servers["second"]
+
+
+def chat(server, app, text="ok", *, key=None):
+    body = {"model": "scripted", "messages": [{"role": "user", "content": text}]}
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return server.post(CHAT, body, key=app["api_key"], headers=headers)
+
+
+def accepted(server, app, text, key):
+    """Return the answer, once keys are accepted: not in the first seconds of a cell."""
+    found = []
+
+    def ask():
+        found[:] = [chat(server, app, text, key=key)]
+        return found[0].status_code != 503
+
+    eventually(ask, lambda: found[0].text)
+    return found[0]
 
 
 def in_turns(servers, number):
@@ -68,7 +90,7 @@ def test_a_quota_is_exact_over_all_servers(servers):
     has_rows(servers, app, ["completed"] * 7 + ["refused"] * 13)
 
 
-def test_api_servers_share_a_port_and_no_other_does(servers, tmp_path):
+def test_api_servers_share_a_port_and_no_other_does(servers, tmp_path, monkeypatch, capsys):
     first = servers["first"]
     app = first.new_app(name="one port")
     servers.start(port=first.port, third="api")
@@ -87,13 +109,13 @@ def test_api_servers_share_a_port_and_no_other_does(servers, tmp_path):
     calls = [httpx.post(first.url + CHAT, json=body, headers=headers, timeout=60) for _ in range(8)]
     assert {call.status_code for call in calls} == {200}
     has_rows(servers, app, ["completed"] * 8)
-    command = [sys.executable, "-m", "fairserve.platform.server.cli", "serve", "--data-dir"]
+    monkeypatch.setattr(sys, "setswitchinterval", lambda interval_s: None)
+    for name, value in servers.env.items():
+        monkeypatch.setenv(name, value)
+    alone = ["serve", "--data-dir", str(tmp_path), "--port", str(first.port), "--role"]
     for role in ("all", "control"):
-        alone = [*command, str(tmp_path), "--port", str(first.port), "--role", role]
-        env = {**os.environ, **servers.env}
-        ended = subprocess.run(alone, env=env, capture_output=True, text=True, check=False)
-        assert ended.returncode == 1
-        assert f"port {first.port} is in use" in ended.stderr
+        assert cli.main([*alone, role]) == 1
+        assert f"port {first.port} is in use" in capsys.readouterr().err
     third.stop()
     assert len({process() for _ in range(8)}) == 1
 
@@ -138,6 +160,76 @@ def test_settings_of_one_server_are_in_force_at_all(servers):
     limit = {"contract": {"rpm_limit": 1}}
     second.call(app["tenant_key"], "PATCH", f"/v1/apps/{app['id']}", limit)
     assert [chat(server, app).status_code for server in (first, second)] == [200, 429]
+
+
+# --- idempotent answers -------------------------------------------------------------------------------
+
+
+def test_a_repeated_key_gets_the_one_answer_at_any_server(both, servers):
+    first, second = both
+    app = first.new_app(name="repeated")
+    answer = accepted(first, app, "say one two", "k")
+    assert answer.status_code == 200
+    again = eventually(lambda: chat(second, app, "say one two", key="k"))
+    assert again.json() == answer.json()
+    assert again.headers["x-fairserve-replayed"] == "true"
+    assert chat(second, app, "say three", key="k").status_code == 422
+    other = first.new_app(name="another app")
+    assert "x-fairserve-replayed" not in chat(second, other, "say one two", key="k").headers
+    eventually(lambda: len(servers.rows(app["id"])) == 1, lambda: str(servers.rows(app["id"])))
+
+
+def test_a_repeated_key_waits_for_the_call_at_another_server(both, servers, worker):
+    first, second = both
+    app = first.new_app(name="waits")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        running = pool.submit(accepted, first, app, "hold shared", "k")
+        eventually(lambda: "shared" in worker.holding)
+        waiting = pool.submit(chat, second, app, "hold shared", key="k")
+        eventually(lambda: chat(second, app).status_code == 200)
+        assert not waiting.done()
+        worker.release()
+        one, other = running.result(60), waiting.result(60)
+    assert (one.status_code, other.status_code) == (200, 200)
+    assert one.json() == other.json()
+    assert worker.holding.count("shared") == 1, "the worker got one call"
+
+
+# --- keys and settings --------------------------------------------------------------------------------
+
+
+def test_a_key_that_one_server_revokes_ends_at_the_other(both):
+    first, second = both
+    app = first.new_app(name="revoked")
+    assert chat(second, app).status_code == 200
+    keys = first.call(app["tenant_key"], "GET", f"/v1/apps/{app['id']}/keys")["items"]
+    for key in keys:
+        first.call(app["tenant_key"], "DELETE", f"/v1/apps/{app['id']}/keys/{key['id']}")
+    assert chat(first, app).status_code == 401
+    eventually(lambda: chat(second, app).status_code == 401)
+
+
+def test_throttling_of_one_server_is_in_force_at_all(both, servers):
+    first, second = both
+    seen = first.call(first.admin_key, "GET", "/admin/throttling")
+    change = {"system": seen["system"], "parameters": {}}
+    first.call(first.admin_key, "PUT", "/admin/throttling", change)
+    for server in (second, servers["control"]):
+        there = server.call(server.admin_key, "GET", "/admin/throttling")
+        assert there["version"] == seen["version"] + 1
+        eventually(lambda server=server: server.cluster()["system"] == seen["system"])
+
+
+def test_failed_sign_ins_at_all_servers_have_one_limit(both):
+    def sign_in(server, key):
+        return server.http.post("/console/sign-in", data={"key": key}).status_code
+
+    codes = [sign_in(both[number % 2], f"wrong {number}") for number in range(MAX_WRONG + 2)]
+    assert codes == [401] * MAX_WRONG + [429] * 2
+    assert sign_in(both[0], both[0].admin_key) == 429
+
+
+# --- faults ---------------------------------------------------------------------------------------
 
 
 def test_another_control_server_speaks_after_a_kill(servers, worker):

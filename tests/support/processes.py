@@ -6,7 +6,7 @@ import socket
 import time
 from pathlib import Path
 
-PAUSE_S = 0.02
+PAUSE_S, LAST_PAUSE_S = 0.02, 0.1
 PORTS = range(10_000, 32_000)
 """Range of ports below those that systems assign to connections, so that they stay free."""
 _next_port = itertools.count(os.getpid() * 101)  # test processes begin at different ports
@@ -47,9 +47,13 @@ def children(pid):
 
 
 def eventually(probe, what="it did not happen", *, deadline_s=90):
-    """Poll another process until the result is true; return it. ``what`` may be a function."""
-    end_s = time.monotonic() + deadline_s
+    """Poll another process until the result is true; return it. ``what`` may be a function.
+
+    A pause is a tenth of the time so far: polls of a long wait would take the time of what it waits for.
+    """
+    start_s = time.monotonic()
     while not (found := probe()):
-        assert time.monotonic() < end_s, what() if callable(what) else what
-        time.sleep(PAUSE_S)
+        waited_s = time.monotonic() - start_s
+        assert waited_s < deadline_s, what() if callable(what) else what
+        time.sleep(min(max(PAUSE_S, waited_s / 10), LAST_PAUSE_S))
     return found
