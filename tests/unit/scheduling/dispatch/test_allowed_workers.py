@@ -1,6 +1,6 @@
 """Test calls that may run at some workers or kinds of worker only, or started at another worker.
 
-``tests/property/test_snapshots.py`` restores such calls.
+``tests/unit/interactions/test_call.py`` and ``tests/property/test_snapshots.py`` restore such calls.
 """
 
 import pytest
