@@ -23,10 +23,7 @@ import pytest
 from operators import Mutation, mutations
 
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONS = [
-    f"-pno:{name}" for name in ("xdist", "cacheprovider", "langsmith_plugin", "schemathesis")
-]
-OPTIONS += ["-x", "-q", "--timeout=100", "--hypothesis-seed=23"]
+OPTIONS = ["-pno:xdist", "-pno:cacheprovider", "-x", "-q", "--timeout=100", "--hypothesis-seed=23"]
 Tests = tuple[str, ...]
 TESTS = tomllib.loads(Path(__file__).with_name("tests.toml").read_text())
 

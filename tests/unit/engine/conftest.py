@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import write_checkpoint
+from tokenizers import AddedToken, Tokenizer, decoders, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
 from fairserve.engine.torch.engine import Engine
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import Admitted, Failed, Generated
@@ -39,6 +41,23 @@ def llama(llama_folder):
 @pytest.fixture(scope="session")
 def builtin():
     return load_model(BUILTIN_MODEL_NAME, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def byte_level():
+    return AutoTokenizer.from_pretrained(ensure_builtin_model())
+
+
+@pytest.fixture(scope="session")
+def sentence_piece():
+    """Return a tokenizer of words with a mark for the space, and of all bytes, from id 6 on."""
+    words = {"▁Hello": 0, "▁world": 1, "wor": 2, "ld": 3, "!": 4, "▁": 5}
+    vocab = words | {f"<0x{byte:02X}>": 6 + byte for byte in range(256)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens([AddedToken("</s>", special=True, normalized=False)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
 
 
 @dataclass

@@ -6,10 +6,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sequences import PROMPT, adjusted, make_sequence
-from transformers import AutoTokenizer
 
 from fairserve.engine.torch.bad_words import MAX_BAD_WORD_TOKENS, BadWords, word_tokens
-from fairserve.engine.torch.builtin_model import ensure_builtin_model
 
 IDS = st.integers(0, 3)
 
@@ -55,10 +53,9 @@ def test_a_word_is_banned_after_a_space_too_if_it_has_own_tokens_there():
     ("words", "reason"),
     [([" "], "without a token"), (["x" * 200] * 6, f"1200 tokens; allowed: {MAX_BAD_WORD_TOKENS}")],
 )
-def test_words_need_tokens_up_to_a_bound(words, reason):
-    tokenizer = AutoTokenizer.from_pretrained(ensure_builtin_model())
+def test_words_need_tokens_up_to_a_bound(words, reason, byte_level):
     with pytest.raises(ValueError, match=reason):
-        word_tokens(tokenizer, words)
+        word_tokens(byte_level, words)
 
 
 def test_the_engine_avoids_a_word(make_bench, builtin):

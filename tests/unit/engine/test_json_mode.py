@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
-from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.engine.torch.json_mode import MASK_BUDGET_S, JsonMode, token_table
 from fairserve.engine.torch.openai.fields import RequestError
 from fairserve.engine.torch.output_format import OutputFormat
@@ -25,18 +23,13 @@ VOCABULARY, END = 300, 256
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(ensure_builtin_model())
-
-
-@pytest.fixture(scope="module")
-def mode(tokenizer):
-    return JsonMode(token_table(tokenizer, VOCABULARY, {END}))
+def mode(byte_level):
+    return JsonMode(token_table(byte_level, VOCABULARY, {END}))
 
 
 @pytest.fixture
-async def formats(tokenizer):
-    formats = ResponseFormats(tokenizer, VOCABULARY, {END})
+async def formats(byte_level):
+    formats = ResponseFormats(byte_level, VOCABULARY, {END})
     yield formats
     await formats.close()
 
@@ -253,16 +246,16 @@ async def test_schemas_are_bounded(formats):
     assert await formats.grammar(None, "client") is None
 
 
-async def test_without_the_library_json_mode_is_rejected_by_name(tokenizer, monkeypatch):
+async def test_without_the_library_json_mode_is_rejected_by_name(byte_level, monkeypatch):
     monkeypatch.delitem(sys.modules, "fairserve.engine.torch.json_mode")
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    formats = ResponseFormats(tokenizer, VOCABULARY, {END})
+    formats = ResponseFormats(byte_level, VOCABULARY, {END})
     with pytest.raises(RequestError, match=r"fairserve\[json\]") as caught:
         await formats.grammar(json_format({"type": "object"}), "client")
     assert (caught.value.param, caught.value.code) == ("response_format", "unsupported_parameter")
 
 
-async def test_json_mode_needs_an_end_token(tokenizer):
-    formats = ResponseFormats(tokenizer, VOCABULARY, frozenset())
+async def test_json_mode_needs_an_end_token(byte_level):
+    formats = ResponseFormats(byte_level, VOCABULARY, frozenset())
     with pytest.raises(RequestError, match="end token"):
         await formats.grammar(json_format({"type": "object"}), "client")

@@ -6,10 +6,8 @@ from itertools import chain
 import pytest
 import torch
 from sequences import PROMPT, make_sequence
-from transformers import AutoTokenizer
 
 from fairserve.engine.torch import sampler
-from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.engine.torch.events import Generated
 from fairserve.engine.torch.logprobs import TokenLogprobs
 from fairserve.engine.torch.openai.logprobs import chat_logprobs, completion_logprobs
@@ -18,8 +16,8 @@ from fairserve.engine.torch.token_texts import TokenTexts
 
 
 @pytest.fixture(scope="module")
-def texts():
-    return TokenTexts(AutoTokenizer.from_pretrained(ensure_builtin_model()))
+def texts(byte_level):
+    return TokenTexts(byte_level)
 
 
 def test_logprobs_are_of_the_unmodified_distribution():

@@ -1,37 +1,13 @@
 """Text streams in whole characters; stop strings are found wherever tokens cut them."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
-from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.engine.torch.detokenizer import ByteLevelDetokenizer, detokenizer_factory
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.stop_strings import StopStrings
-
-
-@pytest.fixture(scope="module")
-def byte_tokenizer():
-    return AutoTokenizer.from_pretrained(ensure_builtin_model())
-
-
-@pytest.fixture(scope="module")
-def fallback_tokenizer():
-    """Return a SentencePiece tokenizer: words with a mark for the space, and single bytes."""
-    words = {"▁Hello": 0, "▁world": 1, "wor": 2, "ld": 3, "!": 4}
-    vocab = words | {f"<0x{byte:02X}>": 5 + byte for byte in range(256)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def stream(tokenizer, ids, **options):
@@ -39,24 +15,24 @@ def stream(tokenizer, ids, **options):
     return [detokenizer.push(each) for each in ids] + [detokenizer.flush()]
 
 
-def test_a_character_is_emitted_with_its_last_byte(byte_tokenizer):
+def test_a_character_is_emitted_with_its_last_byte(byte_level):
     ids = list("a€😀".encode())
-    assert stream(byte_tokenizer, ids) == ["a", "", "", "€", "", "", "", "😀", ""]
+    assert stream(byte_level, ids) == ["a", "", "", "€", "", "", "", "😀", ""]
 
 
-def test_an_incomplete_character_at_the_end_is_replaced(byte_tokenizer):
-    assert stream(byte_tokenizer, list("a€".encode())[:-1]) == ["a", "", "", "�"]
+def test_an_incomplete_character_at_the_end_is_replaced(byte_level):
+    assert stream(byte_level, list("a€".encode())[:-1]) == ["a", "", "", "�"]
 
 
-def test_special_tokens_give_no_text(byte_tokenizer):
-    assert stream(byte_tokenizer, [97, 256, 259, 98]) == ["a", "", "", "b", ""]
+def test_special_tokens_give_no_text(byte_level):
+    assert stream(byte_level, [97, 256, 259, 98]) == ["a", "", "", "b", ""]
 
 
 @given(ids=st.lists(st.integers(0, 261), max_size=12))
-def test_special_tokens_may_be_shown(ids, byte_tokenizer):
-    expected = byte_tokenizer.decode(ids, skip_special_tokens=False)
+def test_special_tokens_may_be_shown(ids, byte_level):
+    expected = byte_level.decode(ids, skip_special_tokens=False)
     for spaces in (True, False):
-        pieces = stream(byte_tokenizer, ids, skip_special=False, spaces=spaces)
+        pieces = stream(byte_level, ids, skip_special=False, spaces=spaces)
         assert "".join(pieces) == expected
 
 
@@ -77,29 +53,29 @@ def test_spaces_between_special_tokens_may_be_left_out():
 
 
 @given(text=st.text(max_size=40))
-def test_any_text_survives_streaming(text, byte_tokenizer):
-    assert isinstance(detokenizer_factory(byte_tokenizer)(), ByteLevelDetokenizer)
-    assert "".join(stream(byte_tokenizer, list(text.encode("utf-8", "ignore")))) == (
+def test_any_text_survives_streaming(text, byte_level):
+    assert isinstance(detokenizer_factory(byte_level)(), ByteLevelDetokenizer)
+    assert "".join(stream(byte_level, list(text.encode("utf-8", "ignore")))) == (
         text.encode("utf-8", "ignore").decode()
     )
 
 
 @given(data=st.binary(max_size=40))
-def test_any_bytes_stream_as_they_are_decoded(data, byte_tokenizer):
-    pieces = stream(byte_tokenizer, list(data))
-    assert "".join(pieces) == byte_tokenizer.decode(list(data)) == data.decode(errors="replace")
+def test_any_bytes_stream_as_they_are_decoded(data, byte_level):
+    pieces = stream(byte_level, list(data))
+    assert "".join(pieces) == byte_level.decode(list(data)) == data.decode(errors="replace")
 
 
-def test_byte_fallback_and_leading_spaces_are_kept(fallback_tokenizer):
-    ids = [0, 1, *(5 + byte for byte in "é€😀".encode()), 4, 2, 3]
-    pieces = stream(fallback_tokenizer, ids)
+def test_byte_fallback_and_leading_spaces_are_kept(sentence_piece):
+    ids = [0, 1, *(6 + byte for byte in "é€😀".encode()), 4, 2, 3]
+    pieces = stream(sentence_piece, ids)
     assert "".join(pieces) == "Hello worldé€😀!world"
     assert pieces[:2] == ["Hello", " world"]
     assert not any("�" in piece for piece in pieces)
 
 
-def test_byte_fallback_delays_a_bounded_number_of_bytes(fallback_tokenizer):
-    pieces = stream(fallback_tokenizer, [5 + 0xFF] * 30)
+def test_byte_fallback_delays_a_bounded_number_of_bytes(sentence_piece):
+    pieces = stream(sentence_piece, [6 + 0xFF] * 30)
     assert "".join(pieces) == "�" * 30
     assert sum(bool(piece) for piece in pieces) > 2
 
@@ -143,14 +119,14 @@ def test_stopping_does_not_depend_on_the_pieces(stop, pieces):
     assert pushed(stop, pieces) == (expected or (text, False))
 
 
-def test_a_stop_string_may_end_in_an_incomplete_character(byte_tokenizer):
-    output = OutputText(detokenizer_factory(byte_tokenizer)(), ("�",))
+def test_a_stop_string_may_end_in_an_incomplete_character(byte_level):
+    output = OutputText(detokenizer_factory(byte_level)(), ("�",))
     assert [output.push(97), output.push(0xE2), output.flush()] == ["a", "", ""]
     assert output.stopped
 
 
-def test_held_back_characters_are_counted(byte_tokenizer):
-    output = OutputText(detokenizer_factory(byte_tokenizer)(), ("äxy",))
+def test_held_back_characters_are_counted(byte_level):
+    output = OutputText(detokenizer_factory(byte_level)(), ("äxy",))
     counts = []
     for byte in "aäx€".encode():
         output.push(byte)

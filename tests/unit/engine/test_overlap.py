@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sequences import AnyToken
 
 from fairserve.engine.torch import sampler
 from fairserve.engine.torch.events import Generated
@@ -55,20 +56,7 @@ def test_a_sequence_with_an_end_token_is_computed_once_more(ordered_bench, overl
     assert happened.count("pass") == (2 if overlap else 1)
 
 
-class Anything:
-    """A grammar that allows every token, and checks that it is shown known ones."""
-
-    problem = ""
-
-    def start(self):
-        return self
-
-    def allowed(self, output):
-        assert all(token >= 0 for token in output)
-        return np.full(10, -1, dtype=np.int32)
-
-
-@pytest.mark.parametrize("params", [{"presence_penalty": 0.5}, {"grammar": Anything()}])
+@pytest.mark.parametrize("params", [{"presence_penalty": 0.5}, {"grammar": AnyToken()}])
 def test_penalties_and_grammars_wait_for_the_output(params, ordered_bench):
     bench, happened = ordered_bench
     bench.add("s", prompt(1, 20), 4, ignore_eos=True, **params)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sequences import PROMPT, adjusted, make_sequence
+from sequences import PROMPT, AnyToken, adjusted, make_sequence
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from fairserve.engine.torch import sampler
@@ -255,18 +255,6 @@ def test_a_row_without_any_allowed_token_is_invalid():
         assert tokens_of(rows, [stuck, make_sequence(**params)])[0] == sampler.INVALID
 
 
-class Anything:
-    """A grammar that allows every token."""
-
-    problem = ""
-
-    def start(self):
-        return self
-
-    def allowed(self, output):
-        return np.full(10, -1, dtype=np.int32)
-
-
 def test_the_host_reads_from_the_device_once(monkeypatch):
     reads = []
 
@@ -283,7 +271,7 @@ def test_the_host_reads_from_the_device_once(monkeypatch):
         make_sequence(top_p=0.9),
         make_sequence(top_k=1100, logprobs=4, frequency_penalty=1, output=[7, 8]),
         make_sequence(logit_bias={5: 1.0}, min_tokens=3, stop_token_ids=frozenset([4])),
-        make_sequence(temperature=0, logprobs=0, grammar=Anything()),
+        make_sequence(temperature=0, logprobs=0, grammar=AnyToken()),
     ]
     for batch in (greedy, every, every[3:5]):
         reads.clear()

@@ -6,11 +6,9 @@ import os
 import signal
 
 import pytest
-from transformers import AutoTokenizer
 from until import turn
 
 from fairserve.engine.torch import schema_checks
-from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.engine.torch.json_mode import token_table
 from fairserve.engine.torch.schema_checks import (
     ChecksFullError,
@@ -26,8 +24,8 @@ MINUTES = json.dumps(
 
 
 @pytest.fixture(scope="module")
-def table():
-    return token_table(AutoTokenizer.from_pretrained(ensure_builtin_model()), 300, {256})
+def table(byte_level):
+    return token_table(byte_level, 300, {256})
 
 
 @pytest.fixture

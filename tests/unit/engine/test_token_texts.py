@@ -1,35 +1,9 @@
 """The bytes of consecutive tokens are the bytes of the text."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.engine.torch.token_texts import TokenTexts
-
-
-@pytest.fixture(scope="module")
-def byte_level():
-    return AutoTokenizer.from_pretrained(ensure_builtin_model())
-
-
-@pytest.fixture(scope="module")
-def sentence_piece():
-    words = {"▁Hello": 0, "▁world": 1, "wor": 2, "ld": 3, "!": 4, "▁": 5}
-    vocab = words | {f"<0x{byte:02X}>": 6 + byte for byte in range(256)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    tokenizer.add_special_tokens([AddedToken("</s>", special=True, normalized=False)])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
 
 
 @given(text=st.text())

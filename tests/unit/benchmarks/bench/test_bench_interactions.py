@@ -18,7 +18,7 @@ TINY = 0.004
 @pytest.fixture(scope="module")
 def document(tmp_path_factory):
     path = tmp_path_factory.mktemp("bench") / "out.json"
-    interactions.command.measure(FiguresOptions(json=path, rounds=5), scale=TINY)
+    interactions.command.measure(FiguresOptions(json=path, rounds=2), scale=TINY)
     return json.loads(path.read_text())
 
 
@@ -34,7 +34,7 @@ def test_the_document_contains_every_figure(document):
         assert 0 < least <= figure["value"] <= greatest
         assert figure["details"]["runs"] > 0
         assert figure["details"]["live_calls"] > figure["details"]["runs"]
-    assert document["method"]["rounds"] == 5
+    assert document["method"]["rounds"] == 2
 
 
 def test_the_details_have_every_kind_of_call_and_both_numbers_of_runs(document):

@@ -21,7 +21,7 @@ def count(database, table, *where):
 
 def test_the_document_contains_every_figure(tmp_path):
     path = tmp_path / "out.json"
-    ledger.command.measure(FiguresOptions(json=path, rounds=5), scale=TINY)
+    ledger.command.measure(FiguresOptions(json=path, rounds=2), scale=TINY)
     document = json.loads(path.read_text())
     names = [figure["name"] for figure in document["figures"]]
     assert names == ["ledger_us_per_call", "rollup_us_per_call"]

@@ -13,7 +13,7 @@ def document(tmp_path_factory):
     path = tmp_path_factory.mktemp("bench") / "out.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOKENIZERS_PARALLELISM", "false")
-        tokenising.command.measure(FiguresOptions(json=path, rounds=5), scale=0.01)
+        tokenising.command.measure(FiguresOptions(json=path, rounds=2), scale=0.01)
     return json.loads(path.read_text())
 
 

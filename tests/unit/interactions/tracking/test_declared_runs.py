@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from virtual_cluster import make_call
 
 from fairserve.interactions import errors
-from fairserve.interactions.call import call_from_plain, call_to_plain
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.tracking.run import RestoredCall, RestoredRun
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
@@ -204,13 +203,3 @@ def test_a_restored_ordinary_run_ends_by_idling():
     assert tracker.expire(lambda app: PROFILE, 110.9) == []
     (over,) = tracker.expire(lambda app: PROFILE, 111.0)
     assert (over.state, over.calls, over.tokens) == ("complete", 2, 13)
-
-
-# --- fields of a call -----------------------------------------------------------------------------
-
-
-def test_a_call_survives_json():
-    call = make_call("a", declared=True, declared_output_tokens=7, remaining_tokens=2.5)
-    plain = json.loads(json.dumps(call_to_plain(call)))
-    back = call_from_plain(plain)
-    assert (back.declared, back.declared_output_tokens, back.remaining_tokens) == (True, 7, 2.5)

@@ -137,11 +137,3 @@ async def test_a_call_is_sent_after_a_requested_pause(world, server):
     assert [row["outcome"] for row in world.journal.rows()] == ["completed"]
     assert len(server.bodies) == 3
     assert world.pool.views()[0]["circuit"]["opened"] == 0
-
-
-async def test_a_call_that_fails_before_the_first_token_is_retried(world, server):
-    await world.serve(server, concurrency=1)
-    server.failures = 1
-    assert await world.call(0, "ann")
-    assert len(server.bodies) == 2
-    assert [row["outcome"] for row in world.journal.rows()] == ["completed"]

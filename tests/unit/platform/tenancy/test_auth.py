@@ -6,9 +6,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from data_folders import NAME, new_data_dir
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
 from starlette.datastructures import Headers
 
 from fairserve.platform.base.errors import (
@@ -17,7 +15,6 @@ from fairserve.platform.base.errors import (
     UnavailableError,
 )
 from fairserve.platform.db import keys
-from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.identity import ApiKey, App, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.tenancy.auth import Authenticator, key_of
@@ -41,34 +38,6 @@ class Clock:
 
     def now(self):
         return NOW + timedelta(seconds=self.now_s - 1000.0)
-
-
-class Sessions:
-    """A session factory that counts its sessions and can simulate an outage."""
-
-    def __init__(self, factory):
-        self.factory = factory
-        self.opened = 0
-        self.broken = False
-        self.hook = None
-
-    def __call__(self):
-        self.opened += 1
-        if self.broken:
-            raise OperationalError("select", {}, Exception("gone"))
-        if self.hook:
-            self.hook()
-        return self.factory()
-
-    def begin(self):
-        return self.factory.begin()
-
-
-@pytest.fixture
-def sessions(tmp_path):
-    engine = connect(f"sqlite:///{new_data_dir(tmp_path / 'data') / NAME}")
-    yield Sessions(session_factory(engine))
-    engine.dispose()
 
 
 @pytest.fixture

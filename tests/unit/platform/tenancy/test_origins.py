@@ -2,14 +2,10 @@
 
 import asyncio
 import threading
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
-from data_folders import NAME, new_data_dir
-from sqlalchemy.exc import OperationalError
 
-from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.tenancy.apps.origins import TTL_S, Origins
 
@@ -17,38 +13,11 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ONE, TWO = "https://one.example", "https://two.example"
 
 
-class Sessions:
-    """A session factory that counts, calls a hook after each read, and can be out of order."""
-
-    def __init__(self, factory):
-        self.factory = factory
-        self.opened = 0
-        self.broken = False
-        self.hook = None
-
-    @contextmanager
-    def __call__(self):
-        self.opened += 1
-        if self.broken:
-            raise OperationalError("select", {}, Exception("gone"))
-        with self.factory() as session:
-            yield session
-        if self.hook is not None:
-            self.hook()
-
-
 class Clock:
     now_s = 1000.0
 
     def __call__(self):
         return self.now_s
-
-
-@pytest.fixture
-def sessions(tmp_path):
-    engine = connect(f"sqlite:///{new_data_dir(tmp_path / 'data') / NAME}")
-    yield Sessions(session_factory(engine))
-    engine.dispose()
 
 
 @pytest.fixture
@@ -63,7 +32,7 @@ def origins(sessions, clock):
 
 
 def add(sessions, name, origin, *, tenant=None, **app):
-    with sessions.factory.begin() as session:
+    with sessions.begin() as session:
         session.add(Tenant(id=f"tn_{name}", name=name, created_at=NOW, **(tenant or {})))
         session.flush()
         fields = {"calls_per_interaction": 1, "idle_timeout_s": 1, "created_at": NOW, **app}
@@ -108,7 +77,7 @@ async def test_a_change_holds_even_if_a_read_from_before_it_ends_later(origins, 
     early = asyncio.create_task(origins.allow(ONE))
     await asyncio.to_thread(reading.wait, 30)
     sessions.hook = None
-    with sessions.factory.begin() as session:
+    with sessions.begin() as session:
         session.get(App, "app_one").cors_origins = [TWO]
     origins.forget()
     changed.set()
@@ -127,7 +96,7 @@ async def test_the_last_known_ones_hold_while_the_database_is_away(
     assert await origins.allow(ONE)
     assert "the origins of apps cannot be read: OperationalError" in caplog.text
     sessions.broken = False
-    with sessions.factory.begin() as session:
+    with sessions.begin() as session:
         session.get(App, "app_one").cors_origins = None
     clock.now_s += TTL_S
     assert not await origins.allow(ONE)

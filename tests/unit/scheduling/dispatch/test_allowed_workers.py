@@ -1,6 +1,7 @@
-"""Test calls that may run at some workers only, and calls that started at another worker."""
+"""Test calls that may run at some workers or kinds of worker only, or started at another worker.
 
-import json
+``tests/unit/interactions/test_call.py`` and ``tests/property/test_snapshots.py`` restore such calls.
+"""
 
 import pytest
 from virtual_cluster import hash_of, make_call, prompt
@@ -15,6 +16,7 @@ from fairserve.throttling.base import Limits
 
 PROFILE = AppProfile(stages=(StageProfile(64, 0, 8),), calls_per_interaction=1, idle_timeout_s=30.0)
 ALL = frozenset({"w0", "w1", "w2"})
+PLAIN, RICH = frozenset({"vllm"}), frozenset({"rich"})
 
 
 class Cluster:
@@ -25,12 +27,15 @@ class Cluster:
         self.where = {}
         self.event(ev.AppChanged("app", PROFILE, Limits()))
         for worker_id in sorted(ALL):
-            self.event(ev.WorkerJoined(worker_id, 1000, kind="vllm"))
+            self.join(worker_id)
 
     def event(self, event):
         for command in self.dispatcher.handle(event, 0.0):
             if isinstance(command, ev.Admit):
                 self.where[command.call_id] = command.worker_id
+
+    def join(self, worker_id, kind="vllm"):
+        self.event(ev.WorkerJoined(worker_id, 1000, kind=kind))
 
     def call(self, call_id, *workers, user="u", **more):
         tokens = prompt((hash_of(call_id), 64))
@@ -47,7 +52,7 @@ class Cluster:
         }
 
 
-@pytest.fixture(params=["fcfs", "vtc", "fairserve", "central-dlpm", "preble"])
+@pytest.fixture(params=["fcfs", "vtc", "fairserve", "central-dlpm", "d2lpm", "preble"])
 def cluster(request):
     return Cluster(request.param)
 
@@ -76,12 +81,12 @@ def test_a_call_waiting_for_its_workers_delays_no_other(cluster):
 def test_unknown_workers_are_waited_for(cluster):
     cluster.call("late", "w9")
     assert "late" not in cluster.where
-    cluster.event(ev.WorkerJoined("w9", 1000, kind="vllm"))
+    cluster.join("w9")
     assert cluster.where == {"late": "w9"}
 
 
 def test_kinds_and_workers_restrict_together(cluster):
-    cluster.event(ev.WorkerJoined("other", 1000, kind="openai"))
+    cluster.join("other", "openai")
     cluster.call("both", "w1", "other", kinds=frozenset({"openai"}))
     assert cluster.where == {"both": "other"}
 
@@ -96,13 +101,30 @@ def test_a_failed_call_is_retried_at_its_allowed_workers(cluster):
     assert cluster.where["call"] in ("w0", "w1"), "it has failed at both"
 
 
-def test_allowed_workers_survive_a_snapshot(cluster):
-    cluster.event(ev.WorkerLost("w2"))
-    cluster.call("call", "w2")
-    state = json.loads(json.dumps(cluster.dispatcher.snapshot(0.0)))
-    cluster.dispatcher.restore(state, 0.0)
-    cluster.event(ev.WorkerJoined("w2", 1000, kind="vllm"))
-    assert cluster.where == {"call": "w2"}
+def test_a_call_is_sent_to_a_worker_of_its_kinds(cluster):
+    cluster.join("rich", "rich")
+    for number in range(5):
+        cluster.call(f"plain-{number}", kinds=PLAIN)
+        cluster.call(f"rich-{number}", kinds=RICH)
+        cluster.call(f"any-{number}", kinds=PLAIN | RICH)
+        assert cluster.where[f"plain-{number}"] in ALL
+        assert cluster.where[f"rich-{number}"] == "rich"
+        for kind in ("plain", "rich", "any"):
+            cluster.end(f"{kind}-{number}")
+
+
+def test_a_call_waiting_for_its_kind_delays_no_other(cluster):
+    cluster.call("rich", kinds=RICH)
+    cluster.call("other", user="v")
+    assert cluster.where.keys() == {"other"}
+    cluster.join("rich", "rich")
+    assert cluster.where["rich"] == "rich"
+
+
+def test_a_worker_without_a_kind_serves_every_call(cluster):
+    cluster.join("any", "")
+    cluster.call("rich", kinds=RICH)
+    assert cluster.where == {"rich": "any"}
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -128,15 +150,6 @@ def test_a_moved_call_leaves_its_place_to_the_next(cluster):
     cluster.call("second", "w0")
     cluster.event(ev.CallMoved("first", "w1"))
     assert cluster.where["second"] == "w0"
-
-
-def test_a_moved_call_survives_a_snapshot(cluster):
-    cluster.call("call", "w0")
-    cluster.event(ev.CallMoved("call", "w1"))
-    state = json.loads(json.dumps(cluster.dispatcher.snapshot(0.0)))
-    cluster.dispatcher.restore(state, 0.0)
-    cluster.end("call")
-    assert set(cluster.loads().values()) == {(0, 0, 0)}
 
 
 def test_a_call_moves_to_workers_that_take_calls_only(cluster):

@@ -119,19 +119,6 @@ def test_contended_service_at_one_model_counts_at_the_other():
     assert done.count("a-c") == pytest.approx(done.count("a-e"), abs=3)
 
 
-def test_service_that_nobody_else_wants_is_no_debt_at_another_model():
-    """c has a for itself and competes with d for b: it is entitled to half of b."""
-    cluster = two_models()
-    flood(cluster, "a", "c", 400)
-    for user in "cd":
-        flood(cluster, "b", user, 200)
-    cluster.run(4.0)
-    assert len(cluster.dispatcher.pools["b"].feeder) > 100
-    done = [call_id[:3] for call_id in cluster.started_s]
-    assert done.count("a-c") > 2 * 60
-    assert abs(done.count("b-c") - done.count("b-d")) <= 3
-
-
 def test_a_newcomer_is_lifted_to_received_not_reserved_service():
     """c has 40 calls at model a that have not been served, and waits at b, where d begins."""
     cluster = two_models(kv_tokens=100_000)
@@ -157,15 +144,6 @@ def test_a_newcomer_is_lifted_to_received_not_reserved_service():
     assert feeder.counter(("t", "d")) == 0, "d is the least served"
     received = feeder.counter(("t", "c")) - feeder._counters.outstanding(("t", "c"))
     assert received == pytest.approx(3 * 32 / 40), "the prompts of the calls that started"
-
-
-def test_with_one_model_both_clients_get_half():
-    cluster = two_models()
-    flood(cluster, "b", "c", 200)
-    flood(cluster, "b", "d", 200)
-    cluster.run(4.0)
-    done = [call_id[:3] for call_id in cluster.started_s]
-    assert abs(done.count("b-c") - done.count("b-d")) <= 3
 
 
 def test_other_models_get_the_charges_of_ended_calls_only():

@@ -22,6 +22,12 @@ CALL = AppProfile((StageProfile(2000.0, 0.0, 100.0),), calls_per_interaction=3)
 """Two of its runs fit into half of a worker, a third does not."""
 SMALL = AppProfile((StageProfile(300.0, 0.0, 100.0),), calls_per_interaction=5)
 """One of its runs fits beside those two."""
+PROFILES = {
+    "app": CALL,
+    "small": SMALL,
+    "one": replace(CALL, calls_per_interaction=1),
+    "long": replace(CALL, calls_per_interaction=20),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +47,8 @@ class World:
     def __init__(self, workers=1, system=GATED):
         self.dispatcher, self.now_s = Dispatcher(system), 0.0
         self.sent, self.rejected, self._number = {}, {}, 0
-        self.take(ev.AppChanged("app", CALL, Limits()))
-        self.take(ev.AppChanged("small", SMALL, Limits()))
+        for app, profile in PROFILES.items():
+            self.take(ev.AppChanged(app, profile, Limits()))
         for number in range(workers):
             self.take(ev.WorkerJoined(f"w{number}", CAPACITY))
 
@@ -73,11 +79,25 @@ class World:
         self.take(ev.CallStarted(call_id))
         self.take(ev.CallEnded(call_id, "completed", TokenUsage(prompt, 0, 0, 100)))
 
-    def serve(self, run, **more):
-        """Make a call of a run that begins at once, and end it."""
-        call_id = self.call(run, **more)
-        assert call_id in self.sent
-        self.end(call_id)
+    def serve(self, *runs, **more):
+        """Make a call of each run, one by one, that begins at once, and end it."""
+        for run in runs:
+            call_id = self.call(run, **more)
+            assert call_id in self.sent
+            self.end(call_id)
+
+    def serve_until_sent(self, held, tenant="ahead", **more):
+        """Serve run A until a held call is sent; return the number of its calls."""
+        calls = 0
+        while held not in self.sent:
+            self.serve("A", tenant=tenant, **more)
+            self.tick(0.1)
+            calls += 1
+        return calls
+
+    @property
+    def gate(self):
+        return self.dispatcher.first.gate
 
     def tick(self, seconds):
         self.now_s += seconds
@@ -89,8 +109,7 @@ class World:
 
 def test_a_run_is_held_until_another_ends():
     world = World()
-    for run in "AB":
-        world.serve(run)
+    world.serve("A", "B")
     held = world.call("C")
     assert held not in world.sent
     world.close("A")
@@ -104,7 +123,7 @@ def test_a_profile_that_no_call_confirmed_reserves_little():
     world = World()
     world.take(ev.AppChanged("small", declared, Limits()))
     world.small("S")
-    assert world.dispatcher.first.gate.residents.held_tokens("w0") == 300 + 50 + 600
+    assert world.gate.residents.held_tokens("w0") == 300 + 50 + 600
 
 
 def test_memory_without_a_call_costs_service():
@@ -133,34 +152,31 @@ def test_a_run_that_ended_and_continues_needs_a_place_again():
     world = World()
     world.serve("A")
     world.tick(CALL.idle_timeout_s + 1)
-    for run in "BC":
-        world.serve(run)
+    world.serve("B", "C")
     assert world.call("A") not in world.sent
 
 
 def test_held_calls_are_counted():
     world = World()
-    its_gate = world.dispatcher.first.gate
     running = [world.call(run) for run in "AB"]
     for run in "CDE":
         world.call(run)
     world.tick(0.5)
-    assert its_gate.held_calls == 3
+    assert world.gate.held_calls == 3
     for call_id in running:
         world.end(call_id)
     world.close("A")
     world.tick(0.5)
-    assert its_gate.held_calls == 2
+    assert world.gate.held_calls == 2
     world.close("B")
     world.tick(0.5)
-    assert its_gate.held_calls == 1
+    assert world.gate.held_calls == 1
 
 
 def test_a_run_in_progress_goes_on_while_others_are_held():
     """Also the run of a client that is farther ahead than those who are held."""
     world = World()
-    for run in "AB":
-        world.serve(run, tenant="ahead")
+    world.serve("A", "B", tenant="ahead")
     world.call("C", tenant="behind")
     assert world.call("A", tenant="ahead") in world.sent
 
@@ -188,15 +204,14 @@ def test_a_run_begins_at_the_worker_with_room():
 
 def test_a_prefix_that_runs_share_counts_once():
     world = World()
-    for run in "ABCD":
-        world.serve(run, prompt=3500, shared=3440)
+    world.serve("A", "B", "C", "D", prompt=3500, shared=3440)
     assert world.call("E", prompt=3500) not in world.sent
 
 
 def test_questions_on_one_document_share_all_of_it():
     """Behind the last depth at which prompts are cut, too, as the first question is in the cache."""
     world, added = World(), []
-    residents = world.dispatcher.first.gate.residents
+    residents = world.gate.residents
     for run in "ABC":
         before = residents.held_tokens("w0")
         assert world.small(run, prompt=1400, shared=1296) in world.sent
@@ -218,7 +233,6 @@ def test_a_run_with_several_calls_holds_all_their_prompts():
 def test_others_pass_a_held_run_that_they_do_not_delay():
     """They end before it is expected to have room, or fit beside it then."""
     world = World()
-    world.take(ev.AppChanged("one", replace(CALL, calls_per_interaction=1), Limits()))
     world.serve("A")
     large = world.call("L", prompt=4000)
     assert world.small("S") in world.sent, "it fits beside the large one"
@@ -234,20 +248,17 @@ def test_others_pass_a_held_run_that_they_do_not_delay():
 
 def held_for_long(world, prompt):
     """Hold a run of a tenant, two runs of another go on; return its call once they are ahead."""
-    for run in "AB":
-        world.serve(run, tenant="ahead")
+    world.serve("A", "B", tenant="ahead")
     held = world.call("L", tenant="behind", prompt=prompt)
     world.tick(1.0)
-    for run in "AB":
-        world.serve(run, tenant="ahead")
+    world.serve("A", "B", tenant="ahead")
     return held
 
 
 def test_who_passes_a_held_run_owes_for_it():
     """A run without room wants the worker, too: prompts that take little memory are no free service."""
     world = World()
-    for run in "AB":
-        world.serve(run)
+    world.serve("A", "B")
     held = world.call("C", "third")
     counter = world.dispatcher.first.feeder.counter
     before = counter(("small",)) or 0.0
@@ -264,14 +275,10 @@ def test_who_passes_a_held_run_owes_for_it():
 def test_a_held_run_is_not_passed_for_longer_than_the_limit():
     """Then only by what fits beside it."""
     world = World()
-    world.take(ev.AppChanged("long", replace(CALL, calls_per_interaction=20), Limits()))
-    world.take(ev.AppChanged("one", replace(CALL, calls_per_interaction=1), Limits()))
-    for run in "AB":
-        world.serve(run, tenant="ahead", app="long")
+    world.serve("A", "B", tenant="ahead", app="long")
     large = world.call("L", tenant="behind", prompt=4500)
     world.tick(1.0)
-    for run in "ABAB":
-        world.serve(run, tenant="ahead", app="long")
+    world.serve("A", "B", "A", "B", tenant="ahead", app="long")
     running = [world.call(run, tenant="ahead", app="long") for run in "AB"]
     world.tick(HOLD_S - 1.5)
     once = world.call("S", "other", 300, app="one")
@@ -288,16 +295,11 @@ def test_a_held_run_is_not_passed_for_longer_than_the_limit():
     assert large in world.sent
 
 
-LONG = replace(CALL, calls_per_interaction=20)
-
-
 def test_a_place_is_kept_until_its_client_is_ahead_by_the_allowed_calls(monkeypatch):
     """Between two calls: the running one ends in peace, the next one waits in the fair order."""
     monkeypatch.setattr(gate, "LEAD_CALLS", 8.0)
     world = World()
-    world.take(ev.AppChanged("long", LONG, Limits()))
-    for run in "AB":
-        world.serve(run, tenant="ahead", app="long")
+    world.serve("A", "B", tenant="ahead", app="long")
     held = world.call("C", tenant="behind")
     counter = world.dispatcher.first.feeder.counter
     while held not in world.sent:
@@ -315,14 +317,13 @@ def test_a_place_is_kept_until_its_client_is_ahead_by_the_allowed_calls(monkeypa
 def test_no_place_is_lost_that_would_not_be_enough(monkeypatch):
     monkeypatch.setattr(gate, "LEAD_CALLS", 4.0)
     world = World()
-    world.take(ev.AppChanged("long", LONG, Limits()))
     world.serve("A", tenant="ahead", app="long")
     world.serve("B", tenant="even", app="long")
     large = world.call("L", tenant="behind", prompt=4500)
     for _ in range(8):
         world.serve("A", tenant="ahead", app="long")
         world.tick(0.1)
-    assert {"A", "B"} <= {each.run_id for each in world.dispatcher.first.gate.residents.all()}
+    assert {"A", "B"} <= {each.run_id for each in world.gate.residents.all()}
     assert large not in world.sent
 
 
@@ -330,15 +331,10 @@ def test_no_place_is_lost_that_would_not_be_enough(monkeypatch):
 def test_the_allowed_calls_are_those_of_each_worker(monkeypatch, workers):
     monkeypatch.setattr(gate, "LEAD_CALLS", 8.0)
     world = World(workers)
-    world.take(ev.AppChanged("long", LONG, Limits()))
     runs = "AB" * workers if workers == 1 else "ABCD"
     for run in runs:
         world.serve(run, tenant="ahead", app="long")
-    held, served = world.call("Z", tenant="behind"), 0
-    while held not in world.sent:
-        world.serve("A", tenant="ahead", app="long")
-        served += 1
-        world.tick(0.1)
+    served = world.serve_until_sent(world.call("Z", tenant="behind"), app="long")
     assert 7 * workers - 2 * workers < served <= 8 * workers + 1
 
 
@@ -348,8 +344,7 @@ def test_nobody_begins_at_a_worker_that_is_reserved():
     for run in "CDEF":
         world.serve(run, tenant="ahead")
         world.close(run)
-    for run in "AB":
-        world.serve(run, tenant="behind")
+    world.serve("A", "B", tenant="behind")
     running = [world.call(run, tenant="behind") for run in "AB"]
     large = world.call("L", tenant="ahead", prompt=4500)
     world.tick(1.0)
@@ -368,8 +363,7 @@ def test_a_run_that_only_a_full_kind_of_worker_can_serve_holds_up_no_other():
     world = World(workers=0)
     for name in ("plain", "special"):
         world.take(ev.WorkerJoined(name, CAPACITY, kind=name))
-    for run in "AB":
-        world.serve(run, kinds=frozenset({"special"}))
+    world.serve("A", "B", kinds=frozenset({"special"}))
     held = world.call("C", kinds=frozenset({"special"}))
     assert held not in world.sent
     assert world.sent[world.call("D")] == "plain"
@@ -388,8 +382,7 @@ def test_a_run_larger_than_the_share_begins_at_a_worker_without_others():
 
 def test_a_run_that_overran_its_lease_makes_room():
     world = World()
-    for run in "AB":
-        world.serve(run)
+    world.serve("A", "B")
     world.tick(LONGEST_LEASE_S)
     held = world.call("C")
     world.tick(0.5)
@@ -401,7 +394,7 @@ def test_a_worker_without_a_call_gives_the_place_of_who_is_idle_longest(idle_aft
     """So a worker is not idle for as long as the leases of runs that nobody ends."""
     idle_after(2.0)
     world = World()
-    residents = world.dispatcher.first.gate.residents
+    residents = world.gate.residents
     world.serve("A")
     running = world.call("B")
     held, lease_s = world.call("C"), residents.lease_s("app")
@@ -452,14 +445,13 @@ def test_a_worker_without_a_call_gives_places_though_a_run_has_room_at_a_busy_on
     assert waiting not in world.sent
     world.tick(1.0)
     assert world.sent[waiting] == "w0"
-    assert "A" not in world.dispatcher.first.gate.residents
+    assert "A" not in world.gate.residents
 
 
 def test_runs_that_grew_beyond_the_cache_do_not_evict_each_other():
     """The one that began last waits instead, until there is room; a running call is not interrupted."""
     world = World()
-    for run in "AB":
-        world.serve(run)
+    world.serve("A", "B")
     running = world.call("B", prompt=6000)
     world.serve("A", prompt=6000)
     world.tick(1.0)
@@ -485,12 +477,10 @@ def test_who_grew_beyond_the_cache_evicts_nobody_who_holds_less():
 
 def test_leases_follow_the_pauses_of_the_app():
     world = World()
-    for run in "AB":
-        world.serve(run)
+    world.serve("A", "B")
     for _ in range(200):
         world.now_s += 2.0
-        world.serve("A")
-        world.serve("B")
+        world.serve("A", "B")
     held = world.call("C")
     world.tick(3.9)
     assert held not in world.sent
@@ -500,8 +490,7 @@ def test_leases_follow_the_pauses_of_the_app():
 
 def test_a_few_short_pauses_are_no_evidence():
     world = World()
-    for run in "AB":
-        world.serve(run)
+    world.serve("A", "B")
     world.serve("A")
     held = world.call("C")
     world.tick(0.9 * LONGEST_LEASE_S)
@@ -518,14 +507,13 @@ def test_a_run_that_is_expected_to_have_ended_has_a_short_lease():
     assert held not in world.sent
     world.tick(0.1)
     assert held in world.sent
-    assert "B" in world.dispatcher.first.gate.residents
+    assert "B" in world.gate.residents
 
 
 def test_abandoned_runs_shorten_the_leases_of_their_app():
     """Nobody ends them, and each new run waits less; one that returns after all lengthens them."""
     world, waits = World(), []
-    for run in "AB":
-        world.serve(run)
+    world.serve("A", "B")
     for number in range(60):
         held, began_s = world.call(f"C{number}"), world.now_s
         while held not in world.sent:
@@ -534,7 +522,7 @@ def test_abandoned_runs_shorten_the_leases_of_their_app():
         world.end(held)
     assert max(waits) <= LONGEST_LEASE_S + 0.5
     assert sum(waits[-10:]) <= 10 * (SHORTEST_LEASE_S + 0.5)
-    residents = world.dispatcher.first.gate.residents
+    residents = world.gate.residents
     assert residents.lease_s("app") < 2.0
     world.tick(10.0)
     world.call("C55")
@@ -543,32 +531,25 @@ def test_abandoned_runs_shorten_the_leases_of_their_app():
 
 def test_leases_are_kept_while_nobody_is_held():
     world = World()
-    for run in "AB":
-        world.serve(run)
+    world.serve("A", "B")
     for _ in range(4):
         world.tick(60.0)
     assert world.call("A") in world.sent
-    assert len(world.dispatcher.first.gate.residents) == 2
+    assert len(world.gate.residents) == 2
 
 
 def test_a_run_longer_than_usual_loses_its_place_to_anybody_who_is_behind_by_a_run():
     """It has no end that one could wait for."""
     world = World()
-    for run in "AB":
-        world.serve(run, tenant="ahead")
-    held, calls = world.call("C", tenant="behind"), 1
-    while held not in world.sent:
-        world.serve("A", tenant="ahead")
-        world.tick(0.1)
-        calls += 1
-    assert "B" in world.dispatcher.first.gate.residents
+    world.serve("A", "B", tenant="ahead")
+    calls = 1 + world.serve_until_sent(world.call("C", tenant="behind"))
+    assert "B" in world.gate.residents
     assert calls == 2 * CALL.calls_per_interaction + 1
 
 
 def test_a_single_call_keeps_no_place_from_who_is_behind(monkeypatch):
     """The held call waits at the worker, where its local scheduler is as fair."""
     world = World()
-    world.take(ev.AppChanged("one", replace(CALL, calls_per_interaction=1), Limits()))
     for number in range(3):
         world.serve(f"before-{number}", tenant="ahead", app="one")
         world.close(f"before-{number}")
@@ -583,9 +564,7 @@ def test_a_single_call_keeps_no_place_from_who_is_behind(monkeypatch):
 def test_a_run_that_lost_its_place_begins_in_the_fair_order():
     world = World(system=GATED.with_options({"feeder.locality_slack": 0.0}))
     held = held_for_long(world, 1900)
-    while held not in world.sent:
-        world.serve("A", tenant="ahead")
-        world.tick(0.1)
+    world.serve_until_sent(held)
     world.take(ev.AppChanged("app", replace(CALL, calls_per_interaction=90), Limits()))
     new = world.call("N", tenant="ahead", user="new")
     again = world.call("A", tenant="ahead")
@@ -600,14 +579,11 @@ def test_a_run_that_lost_its_place_begins_in_the_fair_order():
 def test_a_run_that_lost_its_place_is_immune_until_it_overruns_its_lease():
     world = World()
     held = held_for_long(world, 1900)
-    while held not in world.sent:
-        world.serve("A", tenant="ahead")
-        world.tick(0.1)
-    its_gate = world.dispatcher.first.gate
-    (lost,) = {"A", "B"} - {each.run_id for each in its_gate.residents.all()}
-    assert its_gate.has_place(lost, world.now_s)
+    world.serve_until_sent(held)
+    (lost,) = {"A", "B"} - {each.run_id for each in world.gate.residents.all()}
+    assert world.gate.has_place(lost, world.now_s)
     world.now_s += LONGEST_LEASE_S + 1.0
-    assert not its_gate.has_place(lost, world.now_s)
+    assert not world.gate.has_place(lost, world.now_s)
 
 
 def test_a_call_goes_to_the_worker_that_has_the_prefix_of_its_run():
@@ -623,7 +599,6 @@ def test_a_call_goes_to_the_worker_that_has_the_prefix_of_its_run():
 
 def one_call_runs(world, number):
     """Return how many runs of one call begin, of so many."""
-    world.take(ev.AppChanged("one", replace(CALL, calls_per_interaction=1), Limits()))
     calls = [world.call(f"S{each}", "single", app="one") for each in range(number)]
     return sum(call in world.sent for call in calls)
 
@@ -654,8 +629,7 @@ def test_runs_of_one_call_evict_no_prefix_that_is_kept():
 
 def test_nobody_loses_a_place_to_who_is_behind_by_less_than_a_run():
     world = World()
-    for run in "AB":
-        world.serve(run, tenant="ahead")
+    world.serve("A", "B", tenant="ahead")
     running = [world.call(run, tenant="ahead") for run in "AB"]
     held = world.call("C", tenant="behind")
     world.tick(1.0)
@@ -682,10 +656,9 @@ def test_nobody_loses_a_place_to_who_is_farther_ahead():
 
 def test_runs_of_a_lost_worker_go_on_at_another():
     world = World(workers=2)
-    for run in "ABCD":
-        world.serve(run)
+    world.serve("A", "B", "C", "D")
     world.take(ev.WorkerLost("w1"))
-    residents = {each.run_id: each for each in world.dispatcher.first.gate.residents.all()}
+    residents = {each.run_id: each for each in world.gate.residents.all()}
     assert len(residents) == 2
     gone = next(run for run in "ABCD" if run not in residents)
     assert world.call(gone) in world.sent
@@ -693,8 +666,7 @@ def test_runs_of_a_lost_worker_go_on_at_another():
 
 def test_a_cancelled_call_holds_no_place():
     world = World()
-    for run in "AB":
-        world.serve(run)
+    world.serve("A", "B")
     held = world.call("C")
     world.take(ev.CancelRequested(held))
     world.close("A")

@@ -61,7 +61,13 @@ def measured(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     out, costs = folder / "out.json", folder / "mine.json"
     options = EngineBenchOptions(
-        shape="5m", device="cpu", json=out, fit=costs, threads=1, workloads=request.param
+        shape="5m",
+        device="cpu",
+        json=out,
+        fit=costs,
+        threads=1,
+        workloads=request.param,
+        rounds=2,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gc.collect", lambda: 0)  # called before every round; slow in a large process
@@ -98,12 +104,12 @@ def test_an_unavailable_engine_is_named_with_the_reason(measured):
 def test_the_document_describes_method_and_machine(measured):
     document, _, workloads = measured
     of = "" if workloads == list(NAMES) else f" --workloads {' '.join(workloads)}"
-    made_by = f"--shape 5m --device cpu --threads 1{of} --rounds 5 --fit"
+    made_by = f"--shape 5m --device cpu --threads 1{of} --rounds 2 --fit"
     assert document["command"] == f"fairserve bench engine {made_by}"
     assert {"device", "threads", "cores", "processor", "python", "versions"} <= set(
         document["machine"]
     )
-    assert document["method"]["rounds"] == 5
+    assert document["method"]["rounds"] == 2
     assert document["model"]["name"] == "random-5m"
     assert document["model"]["dtype"] == "float32"
     assert document["machine"]["threads"] == 1
@@ -169,7 +175,9 @@ def test_no_workload_begins_after_the_time_limit(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(measurement, "_makers", lambda *models: makers)
     monkeypatch.setattr("gc.collect", lambda: 0)
     out = tmp_path / "out.json"
-    options = EngineBenchOptions(shape="5m", device="cpu", json=out, workloads=["b1", "b8"])
+    options = EngineBenchOptions(
+        shape="5m", device="cpu", json=out, workloads=["b1", "b8"], rounds=2
+    )
     command.bench(replace(options, limit_s=1e-9), scale=TINY)
     document = json.loads(out.read_text())
     assert (document["left_out"], document["figures"]) == (["b1", "b8"], [])
