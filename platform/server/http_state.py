@@ -38,7 +38,7 @@ from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.service import Responses
 from fairserve.platform.tenancy.auth import Authenticator
 from fairserve.platform.tenancy.parts import TenancyParts
-from fairserve.platform.tuning.preview.service import PreviewParts
+from fairserve.platform.tuning.preview.service import Previews
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class RunningState:
     tenancy: TenancyParts
     fleet: FleetParts
     runs: RunParts
-    preview: PreviewParts
+    preview: Previews
     models: Models
     decisions: DecisionService
     completions: Completions

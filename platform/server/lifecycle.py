@@ -49,7 +49,7 @@ from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE, RunP
 from fairserve.platform.serving.messages.endpoint import TokenCounts
 from fairserve.platform.tenancy.parts import TenancyParts
 from fairserve.platform.tenancy.profiles.changes import ProfileChanges
-from fairserve.platform.tuning.preview.service import PreviewParts
+from fairserve.platform.tuning.preview.service import Previews
 from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ class Platform:
             runs=RunParts(
                 self.control, self.sessions, self.ledger, self.programs, self.graph_turns
             ),
-            preview=self._preview_parts(),
+            preview=self._previews(),
             models=self.models,
             decisions=self.decisions,
             completions=self.completions,
@@ -364,10 +364,10 @@ class Platform:
             authenticator=self.storage.authenticator,
         )
 
-    def _preview_parts(self) -> PreviewParts:
+    def _previews(self) -> Previews:
         settings = self.settings
         recorded, embedded = settings.reporting.trace_recording, self.supervisor is not None
-        return PreviewParts(
+        return Previews(
             settings=settings.tuning,
             sessions=self.sessions,
             control=self.control,

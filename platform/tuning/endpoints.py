@@ -17,7 +17,7 @@ from fairserve.platform.tenancy.principals import AdminPrincipal, TenantPrincipa
 from fairserve.platform.tenancy.readers import Reader, asked_app
 from fairserve.platform.tuning import events, repository, service
 from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
-from fairserve.platform.tuning.preview.service import preview_of
+from fairserve.platform.tuning.preview.service import Previews
 from fairserve.platform.tuning.quota_preview import (
     QuotaPreviewOut,
     QuotaPreviewQuery,
@@ -58,7 +58,8 @@ async def preview_throttling(body: PreviewIn, request: Request) -> PreviewOut:
 
     The settings in force do not change. 409 while another preview runs, or without a recording.
     """
-    return await preview_of(request.app.state.preview, body, request.is_disconnected)
+    previews: Previews = request.app.state.preview
+    return await previews.make(body, request.is_disconnected)
 
 
 @router.get("/admin/throttling/history", dependencies=[Depends(require_admin)])

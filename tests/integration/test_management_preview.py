@@ -1,6 +1,5 @@
 """``POST /admin/throttling/preview`` over HTTP, and on a running server with workers."""
 
-import asyncio
 import threading
 import time
 from dataclasses import replace
@@ -20,7 +19,7 @@ from fairserve.platform.db.operations import AuditEntry, ThrottlingSetting
 from fairserve.platform.reporting.traffic.segments import recording_folder
 from fairserve.platform.tuning.preview import service as previewing
 from fairserve.platform.tuning.preview.schemas import PreviewIn
-from fairserve.platform.tuning.preview.service import Previews, PreviewWorld, gather
+from fairserve.platform.tuning.preview.service import gather
 from fairserve.scheduling.events import WorkerDraining, WorkerJoined
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -193,35 +192,23 @@ def test_the_number_of_read_rows_is_bounded(management, happened, monkeypatch):
 def test_reading_in_pages_skips_no_row(management, happened, monkeypatch):
     monkeypatch.setattr(previewing.preview_rows, "PAGE_ROWS", 7)
     monkeypatch.setattr(previewing.preview_rows, "LOOKED_UP", 2)
-    job = gather(world(management), PreviewIn(**FREE), EPOCH + SECONDS)
+    cluster = management.on_loop(management.control.cluster)
+    job = gather(management.state.preview, cluster, PreviewIn(**FREE), EPOCH + SECONDS)
     assert len(job.served) == sum(row.at <= EPOCH + SECONDS for row in happened.served)
     assert len(job.refused) == len(happened.refused)
     assert len({*job.served}) == len(job.served)
 
 
-def world(management):
-    cluster = management.on_loop(management.control.cluster)
-    state = management.state
-    settings = state.settings
-    return PreviewWorld(
-        settings.tuning,
-        state.session_factory,
-        cluster,
-        recording_folder(settings.db.data_dir),
-        settings.tenancy.learning_options,
-    )
-
-
-def made(management, previews, *, gone):
+def made(management, *, gone, **more):
     """Return the error of a preview."""
+    previews = replace(management.state.preview, **more)
 
     async def make():
         with pytest.raises(FairServeError) as caught:
-            await previews.make(given, PreviewIn(**FREE), gone)
+            await previews.make(PreviewIn(**FREE), gone)
         return caught.value
 
-    given = world(management)
-    return asyncio.run(make())
+    return management.on_loop(make)
 
 
 async def stays():
@@ -229,7 +216,7 @@ async def stays():
 
 
 def test_a_preview_stops_at_its_time_limit(management, happened):
-    error = made(management, Previews(time_limit_s=0.01), gone=stays)
+    error = made(management, gone=stays, time_limit_s=0.01)
     assert isinstance(error, UnavailableError)
     assert error.code == "preview_timeout"
 
@@ -238,7 +225,7 @@ def test_a_preview_stops_when_the_client_disconnects(management, happened):
     async def gone():
         return True
 
-    error = made(management, Previews(), gone=gone)
+    error = made(management, gone=gone)
     assert error.status == 499
 
 

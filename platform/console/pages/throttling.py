@@ -24,7 +24,7 @@ from fairserve.platform.console.throttling_form import ParameterForm, difference
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.tuning.preview.schemas import PreviewIn
-from fairserve.platform.tuning.preview.service import preview_of
+from fairserve.platform.tuning.preview.service import Previews
 from fairserve.platform.tuning.schemas import ThrottlingPut
 from fairserve.platform.tuning.service import Current, change_and_apply, load_current
 
@@ -120,7 +120,8 @@ async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Ch
                 parameters=dict(shown.parameters),
                 minutes=view.minutes_of(form),
             )
-            seen = await preview_of(request.app.state.preview, body, request.is_disconnected)
+            previews: Previews = request.app.state.preview
+            seen = await previews.make(body, request.is_disconnected)
             proposed = (body.system, body.parameters)
             values = {
                 "preview": seen,

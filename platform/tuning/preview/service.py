@@ -60,44 +60,38 @@ OTHERS_BATCH, OTHERS_PASS_TOKENS = 256, 8192
 Gone = Callable[[], Awaitable[bool]]
 
 
-@dataclass(frozen=True, slots=True)
-class PreviewWorld:
-    """Input of a preview from the running server."""
+@dataclass
+class Previews:
+    """Runs one preview at a time, from the parts of a running server. Belongs to the event loop."""
 
     settings: TuningSettings
     sessions: SessionFactory
-    cluster: ClusterView
+    control: ControlPort
+    ledger: RowsLedger
     recording: Path | None
     """Folder of the recorded traffic; None if traffic is not recorded."""
-    learning: LearningOptions | None = None
+    learning: LearningOptions | None
     """Options of profile learning; None if it is off."""
-    embedded_batch: int | None = None
+    embedded_batch: int | None
     """Concurrent sequences of an embedded worker; None if the workers are external."""
-    flush: Callable[[float], bool] | None = None
-    """Writes ended calls to the ledger."""
+    time_limit_s: float = TIME_LIMIT_S
+    _busy: bool = field(default=False, init=False)
 
-
-class Previews:
-    """Runs one preview at a time. Belongs to the event loop."""
-
-    def __init__(self, time_limit_s: float = TIME_LIMIT_S) -> None:
-        self._time_limit_s = time_limit_s
-        self._busy = False
-
-    async def make(self, world: PreviewWorld, body: PreviewIn, gone: Gone) -> PreviewOut:
+    async def make(self, body: PreviewIn, gone: Gone) -> PreviewOut:
         """Return the preview of a change. ``gone`` returns whether the client has disconnected.
 
         Raises InvalidRequestError like a change, ConflictError while another preview runs or if there is
         nothing to replay, and UnavailableError at the time limit.
         """
-        service.checked(world.settings, body)
+        service.checked(self.settings, body)
         if self._busy:
             raise ConflictError(
                 "another preview is running; retry when it has ended", code="preview_busy"
             )
         self._busy = True
         try:
-            job = await asyncio.to_thread(gather, world, body, utc_s())
+            cluster = await self.control.cluster()
+            job = await asyncio.to_thread(gather, self, cluster, body, utc_s())
             return PreviewOut.model_validate(await self._run(job, gone))
         except OperationalError as error:
             raise unavailable() from error
@@ -113,7 +107,7 @@ class Previews:
             try:
                 done, _ = await asyncio.wait(
                     (answered, left),
-                    timeout=self._time_limit_s,
+                    timeout=self.time_limit_s,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
             finally:
@@ -125,7 +119,7 @@ class Previews:
             if left in done:
                 raise _LeftError("the client disconnected")
             raise UnavailableError(
-                f"the replay took longer than {self._time_limit_s:g} s; request fewer minutes",
+                f"the replay took longer than {self.time_limit_s:g} s; request fewer minutes",
                 code="preview_timeout",
             )
         out, err = answered.result()
@@ -136,23 +130,6 @@ class Previews:
         if "nothing" in answer:
             raise nothing(answer["nothing"])
         return answer
-
-
-@dataclass(frozen=True)
-class PreviewParts:
-    """Running parts of the server for previews; endpoints find them as ``app.state.preview``.
-
-    Fields with names of :class:`PreviewWorld` are the same.
-    """
-
-    settings: TuningSettings
-    sessions: SessionFactory
-    control: ControlPort
-    ledger: RowsLedger
-    recording: Path | None
-    learning: LearningOptions | None
-    embedded_batch: int | None
-    previews: Previews = field(default_factory=Previews)
 
 
 class _LeftError(FairServeError):
@@ -195,10 +172,10 @@ async def _until(gone: Gone) -> None:
         await asyncio.sleep(ASK_S)
 
 
-def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
+def gather(previews: Previews, cluster: ClusterView, body: PreviewIn, now_at: float) -> PreviewJob:
     """Return the job: rows, the settings of their tenants, apps and users, and workers. Blocks."""
-    settings = world.settings
-    folder = world.recording
+    settings = previews.settings
+    folder = previews.recording
     if folder is None:
         raise ConflictError(
             "traffic is not recorded, so there is nothing to replay: start the server with "
@@ -207,11 +184,10 @@ def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
         )
     if not segment_paths(folder):
         raise nothing("no traffic is recorded yet")
-    if world.flush is not None:
-        world.flush(FLUSH_S)
+    previews.ledger.flush(FLUSH_S)
     from_at = now_at - 60.0 * body.minutes
     lead_at = from_at - LEAD_S
-    with world.sessions() as session:
+    with previews.sessions() as session:
         read_only(session)
         current = service.load_current(session, settings)
         served = preview_rows.served_calls(session, lead_at, now_at, MAX_SERVED_ROWS)
@@ -220,8 +196,8 @@ def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
         if not any(row.at >= from_at for row in rows):
             raise nothing(f"no call arrived and ended in the last {body.minutes} min")
         changes = preview_rows.changes_since(session, from_at)
-        parties = preview_rows.settings_of(session, rows, world.learning)
-    workers, notes = _workers(world, Counter(row.model for row in rows))
+        parties = preview_rows.settings_of(session, rows, previews.learning)
+    workers, notes = _workers(previews.embedded_batch, cluster, Counter(row.model for row in rows))
     before = system_config(settings, current.system, current.parameters)
     after, _ = service.checked(settings, body)
     if changes:
@@ -251,9 +227,11 @@ def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
     )
 
 
-def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[PreviewWorkers, list[str]]:
+def _workers(
+    embedded_batch: int | None, cluster: ClusterView, models: Counter[str]
+) -> tuple[PreviewWorkers, list[str]]:
     """Return the workers of the model with most calls among models with a worker, and notes."""
-    ready = [worker for worker in world.cluster.workers if not worker.draining]
+    ready = [worker for worker in cluster.workers if not worker.draining]
     if not ready:
         raise ConflictError("no worker is ready, so nothing can be replayed", code="no_worker")
     by_model: dict[str, list[WorkerView]] = {}
@@ -271,25 +249,6 @@ def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[PreviewWorkers,
     if len(sizes) > 1:
         notes.append("different sizes of workers: all are replayed as the smallest")
     batch, tokens = OTHERS_BATCH, OTHERS_PASS_TOKENS
-    if world.embedded_batch is not None:
-        batch, tokens = world.embedded_batch, EMBEDDED_PASS_TOKENS
+    if embedded_batch is not None:
+        batch, tokens = embedded_batch, EMBEDDED_PASS_TOKENS
     return PreviewWorkers(model, len(own), min(sizes), batch, max(tokens, batch)), notes
-
-
-async def preview_of(
-    parts: PreviewParts, body: PreviewIn, gone: Callable[[], Awaitable[bool]]
-) -> PreviewOut:
-    """Return what a change would have made of the last minutes.
-
-    Raises ConflictError while another preview runs, or if nothing was recorded.
-    """
-    world = PreviewWorld(
-        settings=parts.settings,
-        sessions=parts.sessions,
-        cluster=await parts.control.cluster(),
-        recording=parts.recording,
-        learning=parts.learning,
-        embedded_batch=parts.embedded_batch,
-        flush=parts.ledger.flush,
-    )
-    return await parts.previews.make(world, body, gone)

@@ -115,14 +115,16 @@ def test_attempts_of_a_run_are_merged_and_determine_the_retries(history):
     assert found.retries == 1  # round((3 + 2) / 2) - 1
 
 
-def test_each_drawn_run_has_blocks_of_its_own(history):
-    found = demand(history, refused=[rejection("r"), rejection("s", 11.0)])
-    one, other = (
-        {number for call in run.calls for number in call.block_ids}
-        for run in found.trace.interactions
-        if run.interaction_id in found.drawn
-    )
-    assert one & other == {1, 2, 3, 4}
+def test_each_drawn_run_has_blocks_of_its_own_even_if_a_run_is_drawn_twice(history):
+    found = demand(history, refused=[rejection(str(number)) for number in range(RUNS + 1)])
+    drawn = [run for run in found.trace.interactions if run.interaction_id in found.drawn]
+    assert len(drawn) == RUNS + 1
+    seen = set()
+    for run in drawn:
+        own = {number for call in run.calls for number in call.block_ids} - {1, 2, 3, 4}
+        assert own
+        assert not own & seen
+        seen |= own
 
 
 def test_a_rejected_run_of_an_app_without_an_accepted_one_is_omitted_and_reported(history):
