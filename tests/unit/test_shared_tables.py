@@ -458,7 +458,7 @@ NOT_SHARED = {
     "platform/console/status.py": "one time for each tenant, which only its status line shows",
     "platform/console/sign_in_limit.py": "addresses that sign in, which are no tenants",
     "platform/tenancy/system/parameters.py": "a cache of what is computed at once, for admins only",
-    "platform/control/deadlines.py": "one entry of each queued or running call",
+    "platform/control/live_calls.py": "one entry of each queued or running call",
     "platform/control/journal/retention.py": "files of the journal, for the operator",
     "platform/db/watch.py": "one probe of the database at a time",
     "platform/fleet/direct_address.py": "a cache of what is computed at once",
