@@ -494,6 +494,7 @@ NOT_SHARED = {
     "scheduling/routers/d2lpm.py": "credits of clients with recent calls; sums are kept",
     "benchmarks/policies/preble.py": "a window of the latest calls, a policy to compare with",
     "benchmarks/policies/request_tree.py": "one call",
+    "scheduling/feeders/wsc.py": "asks whether one call is queued; the places in the queue are listed",
     "scheduling/routers/round_robin.py": "the next worker of a client, which costs nothing to forget",
     "throttling/overload/window.py": "one window of each app or user with recent calls",
     "throttling/quotas/periods.py": "a cache of what is computed at once",
