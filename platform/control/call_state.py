@@ -65,8 +65,6 @@ class CallState:
     """W3C trace context of its span; empty: it is not traced."""
     """Set by the listener that traces calls; control does not read it."""
     owner: Client = field(init=False)
-    _lasting: dict[str, Any] | None = field(init=False, default=None)
-    """Fields of its row that do not change after its acceptance; None before, and after a restore."""
 
     def __post_init__(self) -> None:
         self.owner = (self.call.tenant, self.call.app, self.call.user)
@@ -101,43 +99,38 @@ class CallState:
         charged: bool = True,
     ) -> dict[str, Any]:
         """Return the fields of its :class:`CallRecord`, if it ends now with the usage so far."""
-        usage, price = self.usage, self.price
+        call, usage, price = self.call, self.usage, self.price
         billed = charged and outcome in BILLED and price is not FREE
-        return {
-            **(self._lasting or self._lasting_fields()),
-            "outcome": outcome,
-            "ended_at": ended_at,
-            **_usage_fields(usage),
-            "queue_delay_s": self.queue_s,
-            "ttft_s": self.ttft_s,
-            "duration_s": now_s - self.submitted_s,
-            "worker": self.worker_id,
-            "wasted": outcome != "completed" and not self.unused,
-            "estimated": self.estimated,
-            "charged": charged,
-            "cost": price.cost(usage) if billed else 0,
-            "error": error[:MAX_ERROR_CHARS],
-        }
-
-    def _lasting_fields(self) -> dict[str, Any]:
-        call = self.call
-        run_id = call.interaction_id
         return {
             "call_id": self.record_id,
             "tenant": call.tenant,
             "app": call.app,
             "user": call.user,
             "model": call.model,
-            "interaction_id": client_run_id(call.app, run_id),
+            "interaction_id": client_run_id(call.app, call.interaction_id),
             "stage": call.stage,
             "agent": call.agent,
+            "outcome": outcome,
             "accepted_at": self.accepted_at,
+            "ended_at": ended_at,
+            **_usage_fields(usage),
             "expected_output_tokens": call.expected_output_tokens or None,
-            "name": client_call_id(run_id, call.call_id),
-            "parents": tuple([client_call_id(run_id, parent) for parent in call.parents or ()]),
+            "queue_delay_s": self.queue_s,
+            "ttft_s": self.ttft_s,
+            "duration_s": now_s - self.submitted_s,
+            "worker": self.worker_id,
+            "name": client_call_id(call.interaction_id, call.call_id),
+            "parents": tuple(
+                [client_call_id(call.interaction_id, parent) for parent in call.parents or ()]
+            ),
             "served_model": call.served_model,
+            "wasted": outcome != "completed" and not self.unused,
+            "estimated": self.estimated,
             "service_tier": call.tier,
-            "price_id": self.price.price_id,
+            "charged": charged,
+            "cost": price.cost(usage) if billed else 0,
+            "price_id": price.price_id,
+            "error": error[:MAX_ERROR_CHARS],
         }
 
     def record(
@@ -147,9 +140,9 @@ class CallState:
         return CallRecord(**self.row(outcome, now_s=now_s, ended_at=ended_at, error=error))
 
     def accepted_data(self) -> dict[str, Any]:
-        """Return the data of the ``accepted`` entry in the journal: a row that used nothing."""
-        self._lasting = self._lasting_fields()
-        return {**self._lasting, "outcome": "failed", "ended_at": self.accepted_at}
+        """Return the data of the ``accepted`` entry in the journal."""
+        row = self.row("failed", now_s=self.submitted_s, ended_at=self.accepted_at)
+        return {**row, "duration_s": None}
 
     def progress_data(self, usage: TokenUsage) -> dict[str, Any]:
         """Return the data of the ``progress`` entry in the journal: the changed fields of the row.

@@ -374,9 +374,7 @@ class ModelPool:
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Return the state as plain JSON values; ages, not times."""
-        if isinstance(
-            self.router, TimedRouter
-        ):  # the snapshot includes the time since its last tick
+        if isinstance(self.router, TimedRouter):  # includes the time since its last tick
             self.router.tick(now_s)
         return {
             "locality": self.locality.snapshot(now_s),

@@ -48,12 +48,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call, ClientPath, Restriction, size_class
 from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.dispatch.worker_table import WorkerTable
 from fairserve.scheduling.fairness.level_weights import Owner, weights_by_level
 from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.locality.locality import Locality
@@ -83,6 +82,13 @@ _CLASSES = 2
 
 Candidates = Callable[[WorkerSet, Restriction], WorkerSet]
 """Returns the workers among some that can take a call with a restriction."""
+
+
+class ServingWorkers(Protocol):
+    """The pool's table of workers."""
+
+    serving: WorkerSet
+    """Workers that take calls."""
 
 
 @dataclass(slots=True)
@@ -122,7 +128,7 @@ class RunGate:
         directory: Directory,
         locality: Locality,
         candidates: Candidates,
-        table: WorkerTable,
+        table: ServingWorkers,
         share: float,
         hold_s: float,
     ) -> None:

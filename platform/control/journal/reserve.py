@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 CALL_BYTES = 128 * 1024
 """Free space that one more call needs: more than its entries can have, with 64 parents."""
-END_BYTES = 4608
+END_BYTES = 4096
 """Space for the end of a call, in addition to the size of its ``accepted`` entry."""
 STEP_BYTES = 1024 * 1024
 """Space that is allocated at a time beyond the need."""
