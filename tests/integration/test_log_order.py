@@ -15,6 +15,7 @@ import msgspec
 import orjson
 import pytest
 import redis
+from linked_namespace import LinkedNamespace
 from log_members import PREFIX, Members, suspended, traffic
 from redis_process import RedisProcess
 from until import settle, turn, until
@@ -549,6 +550,46 @@ async def test_a_process_that_the_cell_forgot_begins_anew(members, monkeypatch):
     assert second.order.process != process
     await members.equal()
     assert first.rows("accepted")["a"] == 1
+
+
+# --- a network ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def linked(redis_server, tmp_path, short_times):
+    """Yield the processes over a Redis in another network namespace, with a link of its own for one."""
+    try:
+        namespace = LinkedNamespace(["first", "second"])
+    except OSError as error:
+        pytest.skip(f"no network namespace may be made here: {error}")
+    first = namespace.addresses["first"]
+    open_to_all = ["--bind", "0.0.0.0", "--protected-mode", "no"]
+    redis = await asyncio.to_thread(
+        RedisProcess, tmp_path / "redis", *open_to_all, prefix=namespace.prefix, host=first
+    )
+    members = Members(redis.url)
+    members.namespace = namespace
+    yield members
+    await members.close()
+    redis.close()
+    namespace.close()
+
+
+async def test_a_link_that_loses_all_packets_loses_no_call(linked):
+    members, namespace = linked, linked.namespace
+    first, third = await members.with_workers()
+    members.url = members.url.replace(*(namespace.addresses[name] for name in ("first", "second")))
+    second = await members.add()
+    names = await traffic([first, second, third], 6)
+    namespace.cut("second")
+    await until(lambda: not second.order.attached)
+    await until(lambda: not second.order.accepts)
+    names += await traffic([first, third], 6, first=len(names))
+    namespace.restore("second")
+    await until(lambda: second.order.accepts)
+    names += await traffic([first, second, third], 6, first=len(names))
+    await members.equal()
+    assert_none_lost(members, names)
 
 
 # --- a failover -------------------------------------------------------------------------------------
