@@ -223,9 +223,11 @@ class _Connection(asyncio.Protocol):
         self._reset()
 
     def _reset(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
+        """Parts of the body in the data that is parsed."""
+        self.on_body = self._body.append  # called by the parser, for each token of a stream
+        self._parser = httptools.HttpResponseParser(self)
         self._head_bytes = 0
         self._in_head = True
         self._ends_with_connection = False
@@ -353,10 +355,6 @@ class _Connection(asyncio.Protocol):
         self._ends_with_connection = not chunked and "content-length" not in headers
         if self.exchange is not None:
             self.exchange.head(status, headers)
-
-    def on_body(self, body: bytes) -> None:
-        """Keep a part of the body until the data is parsed."""
-        self._body.append(body)
 
     def on_message_complete(self) -> None:
         """Note the end of an answer; an informational one is followed by another."""

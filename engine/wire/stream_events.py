@@ -56,8 +56,7 @@ class StreamEvents:
             raise MalformedAnswerError(f"it sent an event over {MAX_EVENT_BYTES} bytes")
         # One line is one event here: the dialect never splits JSON over several data lines. Comments
         # and lines without data (keep-alive), and other fields, are skipped.
-        found = (line[5:].strip() for line in lines if line.startswith(b"data:"))
-        return [data for data in found if data]
+        return [data for line in lines if line.startswith(b"data:") and (data := line[5:].strip())]
 
     def flush(self) -> list[bytes]:
         """Return the content of a last event without a line end, once the answer has ended."""

@@ -17,7 +17,7 @@ from fairserve.engine.wire.worker_answer import read_whole
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.platform.base.errors import WorkerFailedError
 from fairserve.platform.serving.completions.merge import Merger, WholeCompletion
-from fairserve.platform.serving.completions.sse import ChunkWriter
+from fairserve.platform.serving.completions.openai_endpoint import ChunkWriter
 from fairserve.platform.serving.completions.usage import UsageMeter
 from fairserve.platform.serving.messages.writer import MessageWriter
 from fairserve.platform.serving.programs.task_calls import output_of

@@ -253,7 +253,8 @@ class RunningCall:
         if self.merger is not None:
             self.merger.add(chunk)
         if self.state == "answering":
-            written.append(self._event(chunk))
+            if self.writer is not None:
+                written.append(self.writer.event(chunk))
         else:
             self._held.append(chunk)
             if self.streams and chunk.has_content:
@@ -261,9 +262,6 @@ class RunningCall:
                 self.ttft_s = now_s - self._submitted_s
                 self._report_now = True
                 written.append(self._release_held())
-
-    def _event(self, chunk: WorkerChunk) -> bytes:
-        return b"" if self.writer is None else self.writer.event(chunk)
 
     def begin(self) -> bytes:
         """Return the events before the first output, once; then nothing."""
@@ -274,7 +272,9 @@ class RunningCall:
 
     def _release_held(self) -> bytes:
         held, self._held = self._held, []
-        return self.begin() + b"".join(map(self._event, held))
+        if self.writer is None:
+            return b""
+        return self.begin() + b"".join(map(self.writer.event, held))
 
     def completed(self) -> tuple[bytes, Release]:
         """Take the end of a complete answer; return the client's rest before its end, and the report."""

@@ -124,17 +124,15 @@ class UsageMeter:
 
     def _take_output(self, output: int | None, *, last: bool) -> bool:
         """Take a count of the output; return whether it is usable, and covers the chunks so far."""
-        if output is None or output < self._least_tokens():
+        if output is None:
             return False
+        if output < max(self._chunks > 0, -(-self._bytes // MAX_TOKEN_BYTES)):
+            return False  # the text so far has more tokens
         if output <= self._reported_tokens and not last:
             return False
         self._reported_tokens = max(self._reported_tokens, output)
         self._covered_chunks, self._covered_bytes = self._chunks, self._bytes
         return True
-
-    def _least_tokens(self) -> int:
-        """Return the least tokens that the text so far can have."""
-        return max(self._chunks > 0, -(-self._bytes // MAX_TOKEN_BYTES))
 
     def _check_length(self) -> None:
         """Raise WorkerStreamError if the answer is longer than its call allows.

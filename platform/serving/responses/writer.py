@@ -16,7 +16,7 @@ from fairserve.engine.wire.base import WorkerChunk
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.sse import KEEP_ALIVE
+from fairserve.platform.serving.completions.openai_endpoint import KEEP_ALIVE
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.responses.output import Event, ResponseOutput
 from fairserve.platform.serving.responses.schemas import ResponseBody

@@ -6,7 +6,7 @@ import pytest
 
 from fairserve.engine.wire.base import WorkerChunk, has_content
 from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.sse import ChunkWriter
+from fairserve.platform.serving.completions.openai_endpoint import ChunkWriter
 from fairserve.platform.serving.completions.usage import UsageMeter
 
 
