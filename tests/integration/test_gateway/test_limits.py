@@ -19,6 +19,8 @@ PRICE = {"model": "*", "input": 1000, "cached_input": 500, "output": 2000}
 COST = Decimal("0.016")
 BUDGET = Decimal("0.6")
 CROWDED = {"max_budget": float(BUDGET), "budget_duration": "12mo"}
+RETRIES = 3
+"""Clients that retry after the end of a call."""
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +96,8 @@ def spend(client):
 
 
 async def _crowd(client):
-    """Each rejected client retries when a call has ended, until the budget is spent."""
-    sent, ended = 0, asyncio.Event()
+    """Whenever a call has ended, some rejected clients retry, until the budget is spent."""
+    sent, ended = 0, asyncio.Condition()
     async with httpx.AsyncClient(
         base_url=client.server.url,
         headers={"Authorization": f"Bearer {client.key}"},
@@ -103,10 +105,9 @@ async def _crowd(client):
         timeout=90,
     ) as http:
 
-        def wake():
-            nonlocal ended
-            ended.set()
-            ended = asyncio.Event()
+        async def wake():
+            async with ended:
+                ended.notify(RETRIES)
 
         async def one(number):
             nonlocal sent
@@ -123,13 +124,14 @@ async def _crowd(client):
                 if answer.status_code == 429:
                     error = answer.json()["error"]
                     if error["code"] == "insufficient_quota":
-                        wake()
+                        await wake()
                         return
                     assert error["fairserve"]["reason"] == "contract_budget_held", error
                 if waits:
-                    await ended.wait()
+                    async with ended:
+                        await ended.wait()
                 else:  # it ended, or all others wait
-                    wake()
+                    await wake()
 
         async with asyncio.timeout(120):
             await asyncio.gather(*(one(number) for number in range(200)))
