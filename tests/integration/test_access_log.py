@@ -1,16 +1,54 @@
 """The log of requests and of calls that a worker failed, and their ids at clients and workers."""
 
+import io
+import json
 import logging
+from contextlib import contextmanager
 
 import pytest
 from every_task import REQUESTS, STREAMED, embedding_fleet, serves_every_task
-from kept_log import kept_log
 from processes import eventually
 from server_client import PROFILE
 from whole_server import WholeServer
 
+from fairserve.platform.server.logs import JsonFormatter, LogWriter
+
 ACCESS, PLACEMENT = "fairserve.access", "fairserve.platform.serving.completions.relay"
 PATH = "/v1/chat/completions"
+
+
+class KeptLog:
+    """The log of a block as the server's own writer writes it, in JSON."""
+
+    def __init__(self):
+        self.stream = io.StringIO()
+        self.writer = LogWriter(self.stream, JsonFormatter())
+
+    @property
+    def text(self):
+        """All lines so far; the writer is closed."""
+        self.writer.close()
+        return self.stream.getvalue()
+
+    def events(self, logger):
+        """The lines of one logger, parsed."""
+        found = [json.loads(line) for line in self.text.splitlines()]
+        return [each for each in found if each["logger"] == logger]
+
+
+@contextmanager
+def kept_log(level=logging.INFO):
+    """Keep what is logged in the block."""
+    kept, ours = KeptLog(), logging.getLogger("fairserve")
+    before = ours.level
+    ours.addHandler(kept.writer)
+    ours.setLevel(level)
+    try:
+        yield kept
+    finally:
+        ours.removeHandler(kept.writer)
+        ours.setLevel(before)
+        kept.writer.close()
 
 
 @pytest.fixture(scope="module")

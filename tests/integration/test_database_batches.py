@@ -5,6 +5,7 @@ import contextlib
 import functools
 import json
 import random
+import time
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -13,7 +14,6 @@ import databases
 import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from program_calls import add_apps
-from slow_clock import SlowClock
 from until import settle, turn, until
 
 from fairserve.engine.backoff import Backoff
@@ -41,6 +41,17 @@ from fairserve.platform.serving.files.store import PART_BYTES, open_store
 
 ENDPOINT = "/v1/chat/completions"
 OWNER = FileOwner("t", "a")
+
+
+class SlowClock:
+    """A clock that advances by ``look_s`` seconds with each look, and with the time that passes."""
+
+    def __init__(self, look_s):
+        self._look_s, self._looks = look_s, 0
+
+    def __call__(self):
+        self._looks += 1
+        return time.monotonic() + self._looks * self._look_s
 
 
 class Calls:

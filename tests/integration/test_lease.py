@@ -2,15 +2,16 @@
 
 import random
 import sys
+from contextlib import contextmanager
 
 import databases
 import psycopg
 import pytest
-from cut_database import CutDatabase, TurnedClock
 from gateway_server import ThreadServer
 from processes import eventually
 from scripted_worker import ScriptedWorker
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
+from sqlalchemy.exc import OperationalError
 from whole_server import WholeServer
 
 from fairserve.platform.base.errors import UnavailableError
@@ -22,6 +23,40 @@ from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.server import cli
 
 LEASE_S = 60.0
+
+
+class CutDatabase:
+    """Lets no transaction of an engine begin while it is ``away``."""
+
+    def __init__(self, *engines):
+        self.away = False
+        for engine in engines:
+            event.listen(engine, "begin", self._begin)
+
+    def _begin(self, connection):
+        if self.away:
+            raise OperationalError("BEGIN", {}, ConnectionError("the database is away"))
+
+    @contextmanager
+    def cut(self):
+        self.away = True
+        try:
+            yield
+        finally:
+            self.away = False
+
+
+class TurnedClock:
+    """A clock whose seconds pass only when a test adds them."""
+
+    def __init__(self, now_s=0.0):
+        self.now_s = now_s
+
+    def __call__(self):
+        return self.now_s
+
+    def turn(self, seconds):
+        self.now_s += seconds
 
 
 class Server:

@@ -75,7 +75,7 @@ def test_simultaneous_clients_never_exceed_a_budget(limited):
 
 
 def spend(client):
-    """Let 200 simultaneous clients spend the budget ``CROWDED``; return the rest of it."""
+    """Let 80 simultaneous clients spend the budget ``CROWDED``; return the rest of it."""
     asyncio.run(_crowd(client))
     rows = eventually(lambda: [r for r in client.rows() if r["outcome"] == "completed"])
     rejected = client.call()
@@ -99,7 +99,7 @@ async def _crowd(client):
     async with httpx.AsyncClient(
         base_url=client.server.url,
         headers={"Authorization": f"Bearer {client.key}"},
-        limits=httpx.Limits(max_connections=200),
+        limits=httpx.Limits(max_connections=80),
         timeout=90,
     ) as http:
 
@@ -132,7 +132,7 @@ async def _crowd(client):
                     wake()
 
         async with asyncio.timeout(120):
-            await asyncio.gather(*(one(number) for number in range(200)))
+            await asyncio.gather(*(one(number) for number in range(80)))
 
 
 def test_a_new_budget_includes_earlier_spending(limited):
