@@ -11,6 +11,7 @@ import pytest
 from client_pages import path_of
 from many_clients import APP, TENANT, USER, call_now, fill
 from page_server import PageServer
+from server_client import DEADLINE_S
 
 from fairserve.platform.background.jobs import jobs
 from fairserve.platform.console.navigation import navigation
@@ -84,6 +85,7 @@ def paths(server):
 def test_no_page_has_many_rows_or_lines_or_is_longer_than_three_screens(browser, server, paths):
     found = {}
     with browser.visit(server.url, size=WINDOW) as visit:
+        visit.context.set_default_timeout(1000 * DEADLINE_S)
         visit.sign_in(server.admin_key)
         for name, path in paths.items():
             assert visit.open(path) == 200, name
@@ -101,6 +103,7 @@ def test_no_page_has_many_rows_or_lines_or_is_longer_than_three_screens(browser,
 @pytest.mark.deep
 def test_first_paint_of_pages_with_very_many_clients(browser, server, paths):
     with browser.visit(server.url, size=WINDOW) as visit:
+        visit.context.set_default_timeout(1000 * DEADLINE_S)
         visit.sign_in(server.admin_key)
         for name, path in paths.items():
             found = []
