@@ -19,8 +19,8 @@ from fairserve.platform.console.navigation import navigation
 WINDOW = (1440, 900)
 MOST_SCREENS, MOST_ROWS, MOST_LINES = 3, 50, 6
 """Lines of a chart: five, and the others as one."""
-CLIENTS, MANY = 10_000, 17
-"""Clients in memory, and workers, aliases, users and prices."""
+CLIENTS, VERY_MANY, MANY = 200, 10_000, 17
+"""Clients in memory, those of the deep form, and workers, aliases, users and prices."""
 SIZES = """() => ({
     height: document.documentElement.scrollHeight,
     rows: Math.max(0, ...[...document.querySelectorAll('main :is(tbody, ol, ul)')]
@@ -102,6 +102,7 @@ def test_no_page_has_many_rows_or_lines_or_is_longer_than_three_screens(browser,
 
 @pytest.mark.deep
 def test_first_paint_of_pages_with_very_many_clients(browser, server, paths):
+    call_now(server, clients=VERY_MANY)
     with browser.visit(server.url, size=WINDOW) as visit:
         visit.context.set_default_timeout(1000 * DEADLINE_S)
         visit.sign_in(server.admin_key)
