@@ -172,5 +172,6 @@ def test_pages_of_a_server_that_is_gone_are_drawn(browser, tmp_path):
             assert not visit.faults(), where
             assert visit.overflow() == 0, where
             keep(picture_of(visit), f"server_gone-{name}", wide=size == WIDE, dark=dark)
+            visit.page.close()
             visit.problems.clear()  # htmx logs a stream that broke
     worker.close()
