@@ -1,11 +1,10 @@
 """No page of a large installation is long: rows, lines of charts and height are bounded.
 
-A few thousand runs, 20 tenants with 60 apps, and more clients and workers than a page lists.
+A thousand runs, 20 tenants with 60 apps, and more clients and workers than a page lists.
 The deep form prints when each page is first painted with 10,000 clients in memory.
 """
 
 import time
-from unittest import mock
 
 import pytest
 from client_pages import path_of
@@ -13,7 +12,6 @@ from many_clients import APP, TENANT, USER, call_now, fill
 from page_server import PageServer
 from server_client import DEADLINE_S
 
-from fairserve.platform.background.jobs import jobs
 from fairserve.platform.console.navigation import navigation
 
 WINDOW = (1440, 900)
@@ -37,9 +35,8 @@ RESPONSE = "performance.getEntriesByType('navigation')[0].responseEnd"
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     (folder / "data").mkdir()
-    fill(folder / "data" / "fairserve.sqlite3", runs=2_500, clients=CLIENTS, rollups=False)
-    # Rollups of these rows would only keep the database busy.
-    with mock.patch.object(jobs, "ROLLUP_INTERVAL_S", 3600.0), PageServer(folder) as running:
+    fill(folder / "data" / "fairserve.sqlite3", runs=1_200, clients=CLIENTS)
+    with PageServer(folder) as running:
         app = running.new_app(running.new_tenant("large"), "large")
         call_now(running, clients=CLIENTS)
         for number in range(MANY):
