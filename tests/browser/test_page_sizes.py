@@ -1,25 +1,24 @@
 """No page of a large installation is long: rows, lines of charts and height are bounded.
 
-A few thousand runs, 20 tenants with 60 apps, and more clients and workers than a page lists.
+A thousand runs, 20 tenants with 60 apps, and more clients and workers than a page lists.
 The deep form prints when each page is first painted with 10,000 clients in memory.
 """
 
 import time
-from unittest import mock
 
 import pytest
 from client_pages import path_of
 from many_clients import APP, TENANT, USER, call_now, fill
 from page_server import PageServer
+from server_client import DEADLINE_S
 
-from fairserve.platform.background.jobs import jobs
 from fairserve.platform.console.navigation import navigation
 
 WINDOW = (1440, 900)
 MOST_SCREENS, MOST_ROWS, MOST_LINES = 3, 50, 6
 """Lines of a chart: five, and the others as one."""
-CLIENTS, MANY = 10_000, 17
-"""Clients in memory, and workers, aliases, users and prices."""
+CLIENTS, VERY_MANY, MANY = 200, 10_000, 17
+"""Clients in memory, those of the deep form, and workers, aliases, users and prices."""
 SIZES = """() => ({
     height: document.documentElement.scrollHeight,
     rows: Math.max(0, ...[...document.querySelectorAll('main :is(tbody, ol, ul)')]
@@ -36,9 +35,8 @@ RESPONSE = "performance.getEntriesByType('navigation')[0].responseEnd"
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     (folder / "data").mkdir()
-    fill(folder / "data" / "fairserve.sqlite3", runs=2_500, clients=CLIENTS, rollups=False)
-    # Rollups of these rows would only keep the database busy.
-    with mock.patch.object(jobs, "ROLLUP_INTERVAL_S", 3600.0), PageServer(folder) as running:
+    fill(folder / "data" / "fairserve.sqlite3", runs=1_200, clients=CLIENTS)
+    with PageServer(folder) as running:
         app = running.new_app(running.new_tenant("large"), "large")
         call_now(running, clients=CLIENTS)
         for number in range(MANY):
@@ -84,6 +82,7 @@ def paths(server):
 def test_no_page_has_many_rows_or_lines_or_is_longer_than_three_screens(browser, server, paths):
     found = {}
     with browser.visit(server.url, size=WINDOW) as visit:
+        visit.context.set_default_timeout(1000 * DEADLINE_S)
         visit.sign_in(server.admin_key)
         for name, path in paths.items():
             assert visit.open(path) == 200, name
@@ -95,12 +94,14 @@ def test_no_page_has_many_rows_or_lines_or_is_longer_than_three_screens(browser,
         if any(sizes[each] > limit for each, limit in limits.items())
     }
     assert not too_large, too_large
-    assert found["cluster"]["rows"] > 10, "the workers are listed"
+    assert found["cluster"]["rows"] >= 5, "the workers are listed"
 
 
 @pytest.mark.deep
 def test_first_paint_of_pages_with_very_many_clients(browser, server, paths):
+    call_now(server, clients=VERY_MANY)
     with browser.visit(server.url, size=WINDOW) as visit:
+        visit.context.set_default_timeout(1000 * DEADLINE_S)
         visit.sign_in(server.admin_key)
         for name, path in paths.items():
             found = []

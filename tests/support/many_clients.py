@@ -111,7 +111,7 @@ def call_now(server, *, clients=10_000, waiting=30):
         listeners = (monitoring.activity, monitoring.app_calls)
         for number in numbers:
             owner = {"tenant": f"tn_{number % 20:02d}", "app": f"app_{number % 60:02d}"}
-            made = make_call(f"now-{number}", user=f"user-{number}", tokens=(1,), **owner)
+            made = make_call(f"now-{clients}-{number}", user=f"user-{number}", tokens=(1,), **owner)
             live = CallState(made, f"now-{number}", "", now_s, now_s)
             for each in listeners:
                 each.call_accepted(live, now_s)

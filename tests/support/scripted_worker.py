@@ -116,7 +116,8 @@ class ScriptedWorker:
             self._held.set()
             self._held = asyncio.Event()
 
-        self._loop.call_soon_threadsafe(release)
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(release)
 
     def drop(self):
         """Break the connections of all calls that run or wait."""

@@ -44,7 +44,7 @@ POLLS_PER_JOBS = 5
 """Number of polls between updates of the jobs."""
 WORKER, ALIAS = "worker.", "alias."
 """Beginnings of the fields' names in the forms of a new worker and of an alias."""
-PER_PAGE = 10
+PER_PAGE = 6
 """Workers, and aliases, of a page."""
 
 
