@@ -27,6 +27,10 @@ EXACT_PROMPT_SHARE = 1 / 4
 BYTES_PER_ESTIMATED_TOKEN = 4
 """Bytes that the estimate of a prompt takes for a token; a token has one byte or more."""
 
+_PROMPT_DETAILS = ("audio_tokens", "created_cache_tokens")
+"""Parts of the prompt besides the cached ones, by the names of OpenAI and vLLM."""
+_MODALITIES = ("image", "audio", "video")
+"""Parts of vLLM's ``multimodal_tokens``."""
 _OUTPUT_DETAILS = (
     "reasoning_tokens",
     "audio_tokens",
@@ -68,6 +72,8 @@ class ReportedUsage(NamedTuple):
     cached_tokens: int | None = None
     """Tokens of the prompt that were in the cache: at most the prompt's."""
     output_tokens: int | None = None
+    prompt_details: Mapping[str, int | Mapping[str, int]] = MappingProxyType({})
+    """Other parts of the prompt, each at most the prompt."""
     output_details: Mapping[str, int] = MappingProxyType({})
     """Parts of the output by OpenAI's names, each at most the output."""
 
@@ -87,16 +93,29 @@ def read_usage(usage: Any, bounds: UsageBounds) -> ReportedUsage:
         # Some servers report no other count than the total.
         total = count_of(usage.get("total_tokens"), bounds.prompt_tokens + (output or 0))
         prompt = None if total is None or total <= (output or 0) else total - (output or 0)
-    cached = None
+    cached, prompt_parts = None, {}
     details = usage.get("prompt_tokens_details")
     if prompt is not None and isinstance(details, dict):
         cached = count_of(details.get("cached_tokens"), prompt)
+        prompt_parts = _prompt_parts(details, prompt)
     details = usage.get("completion_tokens_details")
-    if output is None or not isinstance(details, dict):
-        return ReportedUsage(prompt, cached, output)
-    counts = {name: count_of(details.get(name), output) for name in _OUTPUT_DETAILS}
-    parts = {name: count for name, count in counts.items() if count is not None}
-    return ReportedUsage(prompt, cached, output, parts)
+    parts = {}
+    if output is not None and isinstance(details, dict):
+        parts = _parts(details, _OUTPUT_DETAILS, output)
+    return ReportedUsage(prompt, cached, output, prompt_parts, parts)
+
+
+def _prompt_parts(details: dict[str, Any], most: int) -> dict[str, int | Mapping[str, int]]:
+    parts: dict[str, int | Mapping[str, int]] = {**_parts(details, _PROMPT_DETAILS, most)}
+    media = details.get("multimodal_tokens")
+    if isinstance(media, dict):
+        parts["multimodal_tokens"] = _parts(media, _MODALITIES, most)
+    return parts
+
+
+def _parts(details: dict[str, Any], names: tuple[str, ...], most: int) -> dict[str, int]:
+    counts = {name: count_of(details.get(name), most) for name in names}
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 def count_of(value: Any, most: int) -> int | None:

@@ -77,10 +77,9 @@ class Layers:
                 return Settings(**values), problems
             except ValidationError as error:
                 parts = error.errors()
-            for part in parts:
-                # A contradiction with a wrong value may be none with the right one.
-                if wrong.isdisjoint(_WORD.findall(part["msg"])):
-                    problems.append(self._problem(part))
+            # A contradiction with a wrong value may be none with the right one.
+            own = (part for part in parts if wrong.isdisjoint(_WORD.findall(part["msg"])))
+            problems += map(self._problem, own)
             for part in parts:
                 name = _name_in(part)
                 wrong |= {name} if name in FIELDS else {*ROOMS[str(part["loc"][0])].model_fields}

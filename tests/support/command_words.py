@@ -17,7 +17,7 @@ REQUIRED = {
     "name": "a new name",
     "user": "zoé",
     "model": "m",
-    "url_of_events": "https://b.org/",
+    "url_of_events": "https://1.1.1.1/",
     "profile": "profile.json",
     "input": 1,
     "output": 2,

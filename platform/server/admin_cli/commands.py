@@ -74,8 +74,9 @@ def command(
     """
 
     def registered(act: Act) -> Act:
-        flags = flags_of(act, options)
-        act = with_options(*options, *(_PAGE if columns else ()), *CONNECTION, _JSON)(act)
+        own = (*options, *(_PAGE if columns else ()))
+        flags = flags_of(act, own)
+        act = with_options(*own, *CONNECTION, _JSON)(act)
 
         @wraps(act)
         def run(*, url: str | None, key_file: Path | None, as_json: bool, **given: Any) -> None:

@@ -29,7 +29,10 @@ def flags_of(act: Callable[..., Any], options: Sequence[Parameter]) -> dict[str,
     for parameter in (*own, *options):
         for info in get_args(parameter.annotation)[1:]:
             if isinstance(info, OptionInfo):
-                flag = next(iter(info.param_decls or ()), f"--{parameter.name.replace('_', '-')}")
+                # Of an annotation, typer takes the first name for the default.
+                names = (info.default, *(info.param_decls or ()))
+                named = (each for each in names if isinstance(each, str) and each[:1] == "-")
+                flag = next(named, f"--{parameter.name.replace('_', '-')}")
                 found[_FIELDS.get(parameter.name, parameter.name)] = flag
             elif isinstance(info, ArgumentInfo):
                 found[_FIELDS.get(parameter.name, parameter.name)] = str(info.metavar)
@@ -42,12 +45,17 @@ def in_flags(error: RejectedRequestError, flags: Mapping[str, str]) -> CommandEr
 
     def named(found: re.Match[str]) -> str:
         word = found[0]
-        head, _, rest = word.partition(".")
-        if word == head and "_" not in word and not message.startswith(f"{word}:"):
+        if "." not in word and "_" not in word and not message.startswith(f"{word}:"):
             return word  # of the sentence
-        if word in names or head not in names:
-            return names.get(word, word)
-        return f"{names[head]}: {rest}"  # a place in the file that the flag names
+        field, place = word, ""
+        while field and field not in names:
+            field, _, part = field.rpartition(".")
+            place = f"{part}.{place}"
+        if not field:
+            return word
+        place = place.rstrip(".")
+        # A place in the file that the flag names; a number is that of a value in the flag itself.
+        return names[field] if not place or place.isdecimal() else f"{names[field]}: {place}"
 
     message = _REQUEST.sub("", error.message.replace("?tenant=tn_...", "--tenant NAME"))
     message = _FIELD.sub(named, message)

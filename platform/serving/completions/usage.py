@@ -56,6 +56,7 @@ class UsageMeter:
         """Choices of chunks with output, and the bytes of their texts."""
         self._covered_chunks = self._covered_bytes = 0
         """The part of these up to and with the last usable count."""
+        self._prompt_details: Mapping[str, object] = {}
         self._output_details: Mapping[str, int] = {}
         self._reasoning_tokens = 0
         self.started = False
@@ -116,6 +117,7 @@ class UsageMeter:
         reported = read_usage(usage, self._bounds)
         if reported.prompt_tokens is not None:
             self._prompt_tokens = reported.prompt_tokens
+            self._prompt_details = reported.prompt_details
         if reported.cached_tokens is not None:
             self.cached_tokens_reported = True
             self._cached_tokens = max(self._cached_tokens, reported.cached_tokens)
@@ -171,8 +173,9 @@ class UsageMeter:
             "completion_tokens": used.output_tokens,
             "total_tokens": used.prompt_tokens + used.output_tokens,
         }
-        if self.cached_tokens_reported:
-            shown["prompt_tokens_details"] = {"cached_tokens": used.cached_tokens}
+        cached = {"cached_tokens": used.cached_tokens} if self.cached_tokens_reported else {}
+        if cached or self._prompt_details:
+            shown["prompt_tokens_details"] = {**cached, **self._prompt_details}
         if self._output_details:
             shown["completion_tokens_details"] = dict(self._output_details)
         return shown

@@ -43,7 +43,7 @@ def cached(value):
 def test_usable_counts_are_read():
     details = {"completion_tokens_details": {"reasoning_tokens": 2, "rejected": 1}}
     assert read_usage({**usage(), **cached(4), **details}, BOUNDS) == ReportedUsage(
-        12, 4, 3, {"reasoning_tokens": 2}
+        12, 4, 3, output_details={"reasoning_tokens": 2}
     )
     assert read_usage(usage(100, 20), BOUNDS) == ReportedUsage(100, None, 20)
 
@@ -115,6 +115,7 @@ JSON = st.recursive(
                 [
                     *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"),
                     *("prompt_tokens_details", "completion_tokens_details", "reasoning_tokens"),
+                    *("created_cache_tokens", "multimodal_tokens", "image"),
                 ]
             ),
             inner,
@@ -128,10 +129,14 @@ JSON = st.recursive(
 @given(JSON)
 def test_whatever_a_worker_sends_is_within_the_bounds(value):
     read = read_usage(value, BOUNDS)
+    parts = dict(read.prompt_details)
+    media = parts.pop("multimodal_tokens", {})
     for count, most in (
         (read.prompt_tokens, 100),
         (read.output_tokens, 20),
         (read.cached_tokens, read.prompt_tokens or 0),
         *((each, read.output_tokens or 0) for each in read.output_details.values()),
+        *((each, read.prompt_tokens or 0) for each in parts.values()),
+        *((each, read.prompt_tokens or 0) for each in media.values()),
     ):
         assert count is None or (type(count) is int and 0 <= count <= most)

@@ -364,7 +364,13 @@ def test_a_rejection_names_flags(
 
 ITEM = {"id": "x_1", "name": "Acme", "url": "https://a.org/", "revoked_at": None}
 LATER = "2199-01-01T00:00:00Z"
-NAMED = {"tenant": "Acme", "app": "chat", "key": "ci", "webhook": "https://a.org/", "price": "small"}
+NAMED = {
+    "tenant": "Acme",
+    "app": "chat",
+    "key": "ci",
+    "webhook": "https://a.org/",
+    "price": "small",
+}
 IDS = {"tenant": "tn_1", "app": "app_1", "key": "key_1", "webhook": "wh_1", "price": "price_1"}
 OBJECTS = [
     dict.fromkeys(("name", "url", "model"), name)

@@ -134,6 +134,26 @@ def test_cached_tokens_are_at_most_the_prompt():
     assert known.cached_tokens_reported
 
 
+def test_other_parts_of_prompt_and_output_are_passed_on():
+    """Those of OpenAI and of vLLM; a count that is none, or more than the whole, is not."""
+    media = {"image": 5, "audio": 13, "hidden": 1}
+    prompt = {"audio_tokens": 2, "created_cache_tokens": 8, "multimodal_tokens": media, "x": 1}
+    output = {"audio_tokens": 1, "accepted_prediction_tokens": 3, "rejected_prediction_tokens": -1}
+    counts = usage(4, cached=4)["usage"] | {"completion_tokens_details": output}
+    counts["prompt_tokens_details"] |= prompt
+    answer = read(delta("a") | {"usage": counts}).answer()
+    assert answer["prompt_tokens_details"] == {
+        "cached_tokens": 4,
+        "audio_tokens": 2,
+        "created_cache_tokens": 8,
+        "multimodal_tokens": {"image": 5},
+    }
+    assert answer["completion_tokens_details"] == {
+        "audio_tokens": 1,
+        "accepted_prediction_tokens": 3,
+    }
+
+
 def test_reasoning_tokens_are_a_part_of_the_output():
     made = read(delta("a") | usage(4, reasoning=3), delta("b") | usage(9, reasoning=2))
     assert made.usage().reasoning_tokens == made.total().reasoning_tokens == 3, (
