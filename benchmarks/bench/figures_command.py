@@ -46,6 +46,7 @@ class FiguresCommand:
     """Its name on the command line."""
     description: str
     parts: tuple[FigurePart, ...]
+    clock: str = "CPU time of one thread, garbage collector off in a round"
 
     @property
     def app(self) -> CommandGroup:
@@ -85,8 +86,8 @@ class FiguresCommand:
         print(details(results))
         print()
         print(
-            f"Medians of {options.rounds} rounds with least and greatest; * misses its target. CPU "
-            f"time of one thread, garbage collector off in a round.\n{found['cores']} cores of "
+            f"Medians of {options.rounds} rounds with least and greatest; * misses its target. "
+            f"{self.clock}.\n{found['cores']} cores of "
             f"{found['processor'] or found['architecture']}, Python {found['python']}; "
             f"{time.monotonic() - begin_s:.0f} s in all."
         )

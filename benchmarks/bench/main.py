@@ -64,6 +64,14 @@ def engine() -> CommandGroup:
 
 
 @app.command()
+def start() -> CommandGroup:
+    """A server from its start until it is ready, and while it is idle."""
+    from fairserve.benchmarks.bench.start import app
+
+    return app
+
+
+@app.command()
 def gateway() -> CommandGroup:
     """FairServe beside LiteLLM: CPU of a call, rate, latency, memory."""
     from fairserve.benchmarks.bench.gateway.command import app

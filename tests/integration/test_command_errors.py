@@ -63,7 +63,7 @@ def of_http(err):
 
 
 def test_unknown_objects_are_named(server, error_of):
-    """What no list has by its name, and what the server does not find by its id."""
+    """No list has the name, and the server does not find the id."""
     for noun, name in every_command():
         for objects in (NAMES, UNKNOWN):
             for words in forms_of(noun, name, objects):

@@ -376,16 +376,17 @@ def _output_limit(
 
 def _tier(request: CallRequest) -> ServiceTier:
     """Return the tier of the call. Whether its app may have it is control's to decide."""
-    if request.background and request.service_tier == "priority":
+    priority = request.service_tier in ("priority", "fast")
+    if request.background and priority:
         raise InvalidRequestError(
-            "service_tier is 'priority', but the call is a background call, whose tier is 'flex'; leave"
+            f"service_tier is {request.service_tier!r}, but the call is a background call, whose tier is 'flex'; leave"
             " it out",
             param="service_tier",
             code="unsupported_parameter",
         )
     if request.background or request.service_tier == "flex":
         return "flex"
-    return "priority" if request.service_tier == "priority" else "default"
+    return "priority" if priority else "default"
 
 
 def _call(

@@ -19,8 +19,8 @@ from fairserve.platform.tenancy.auth import Principal
 
 AnyReader = PromptReader | WorkerPromptReader
 
-RequestedTier = Literal["auto", "default", "flex", "priority"]
-"""Values of OpenAI's ``service_tier``; ``auto`` is ``default``."""
+RequestedTier = Literal["auto", "default", "flex", "priority", "fast"]
+"""Values of OpenAI's ``service_tier``; ``auto`` is ``default``, and ``fast`` is ``priority``."""
 
 CountTokens = Callable[[AnyReader, str, int | None], Awaitable[Prompt]]
 """Counts the prompt with a model's reader, for a tenant, up to a maximum of tokens.

@@ -53,7 +53,10 @@ def asked(**more):
 
 @pytest.mark.parametrize(
     ("requested", "given"),
-    [("auto", "default"), ("default", "default"), ("flex", "flex"), ("priority", "priority")],
+    [
+        *(("auto", "default"), ("default", "default"), ("flex", "flex")),
+        *(("priority", "priority"), ("fast", "priority")),
+    ],
 )
 def test_chat_answers_and_rows_name_the_tier_that_was_given(tiers, requested, given):
     client = tiers.client(tiers.vip)
