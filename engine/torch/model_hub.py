@@ -70,7 +70,8 @@ def ask_hub(name: str, file: str, timeout_s: float = 3.0) -> None:
 
 
 def _is_hub_id(name: str) -> bool:
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(name)

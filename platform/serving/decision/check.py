@@ -379,8 +379,8 @@ def _tier(request: CallRequest) -> ServiceTier:
     priority = request.service_tier in ("priority", "fast")
     if request.background and priority:
         raise InvalidRequestError(
-            f"service_tier is {request.service_tier!r}, but the call is a background call, whose tier is 'flex'; leave"
-            " it out",
+            f"service_tier is {request.service_tier!r}, but the call is a background call, whose tier is"
+            " 'flex'; leave it out",
             param="service_tier",
             code="unsupported_parameter",
         )

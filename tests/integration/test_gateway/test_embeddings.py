@@ -150,6 +150,24 @@ def test_documents_are_ranked(server, embedder):
         assert [each.get("document") for each in answer["results"]] == documents
 
 
+def test_a_tier_is_given_to_embeddings_and_ranks(server):
+    client = server.openai()
+    raw = client.embeddings.with_raw_response.create(
+        model="bert", input="a", extra_body={"service_tier": "flex"}
+    )
+    ranked = server.post(
+        RERANK, {"model": "bert", "query": "a", "documents": TEXTS, "service_tier": "flex"}
+    )
+    for headers, tier in (
+        (raw.headers, raw.parse().model_extra["service_tier"]),
+        (ranked.headers, ranked.json()["service_tier"]),
+    ):
+        assert tier == "flex"
+        assert server.row(call_id=headers["x-request-id"])["service_tier"] == "flex"
+    with pytest.raises(openai.BadRequestError, match="the operator has not granted"):
+        client.embeddings.create(model="bert", input="a", extra_body={"service_tier": "priority"})
+
+
 def test_a_call_belongs_to_its_run(server):
     headers = {"X-Interaction-Id": "run-rag", "X-Call-Id": "look-up"}
     first = embed(server, "a question", headers=headers, user="ann")
