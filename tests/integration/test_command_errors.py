@@ -77,22 +77,25 @@ def test_unknown_objects_are_named(server, error_of):
 
 
 def test_wrong_values_are_those_of_flags(server, error_of):
+    """Each flag of a noun is tried with the first command that has it."""
     tenant = server.new_tenant("acme")
     app = server.new_app(tenant, name="chat")
     objects = UNKNOWN | {"tenant": tenant["id"], "app": app["id"]}
-    rejected = 0
+    seen, rejected = set(), 0
     for noun, name in every_command():
         for each in get_command(cli.COMMANDS[noun].load()).commands[name].params:
-            if each.param_type_name != "option" or each.is_flag or each.name in NOT_OF_A_BODY:
+            tried = (noun, each.name) in seen or each.name in NOT_OF_A_BODY
+            if each.param_type_name != "option" or each.is_flag or tried:
                 continue
-            for value in ("-1", "x" * 3000, "\x00"):
+            seen.add((noun, each.name))
+            for value in ("-1", "\x00"):
                 code, err = error_of([*forms_of(noun, name, objects)[-1], each.opts[0], value])
                 if code == 0 or "there is no such" in err or "has this name" in err:
                     continue  # the value is valid
                 rejected += 1
                 assert each.opts[0] in err.replace(value, ""), err
                 assert not of_http(err), err
-    assert rejected > 100
+    assert rejected > 50
 
 
 def test_a_wrong_key_is_that_of_a_file_or_the_environment(server, error_of, monkeypatch):
