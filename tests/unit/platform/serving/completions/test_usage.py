@@ -141,7 +141,8 @@ def test_other_parts_of_prompt_and_output_are_passed_on():
     output = {"audio_tokens": 1, "accepted_prediction_tokens": 3, "rejected_prediction_tokens": -1}
     counts = usage(4, cached=4)["usage"] | {"completion_tokens_details": output}
     counts["prompt_tokens_details"] |= prompt
-    answer = read(delta("a") | {"usage": counts}).answer()
+    meter = read(delta("a") | {"usage": counts})
+    answer = meter.shown(meter.total())
     assert answer["prompt_tokens_details"] == {
         "cached_tokens": 4,
         "audio_tokens": 2,
