@@ -142,7 +142,7 @@ class ConnectionSink:
 
     def write(self, body: bytes) -> None:
         """Send a part, or keep it until the connection takes it; see :class:`AnswerReader`."""
-        idle = self._sending is None and self._head is None
+        idle = self._sending is None and self._head is None and self.failure is None
         if idle and self._send_now is not None and self._send_now(body):
             return
         self._parts.append(body)

@@ -118,6 +118,8 @@ async def test_a_connection_that_accepts_nothing_is_dropped():
     await connection.failed.wait()
     assert isinstance(connection.sink.failure, SlowClientError)
     assert connection.sink.lost == "the client did not read its answer for 0.01 s"
+    connection.sink._send_now = pytest.fail  # what is written next would follow a gap
+    connection.sink.write(b"b")
     with pytest.raises(SlowClientError):
         await connection.sink.finish()
 
