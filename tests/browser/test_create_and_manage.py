@@ -15,7 +15,7 @@ def server(tmp_path):
 
 def secret(visit, kind):
     """Copy the key that the page shows; return it."""
-    visit.page.get_by_role("button", name="Copy").click()
+    visit.page.get_by_role("button", name="Copy", exact=True).click()
     visit.page.get_by_text("Copied").wait_for()
     copied = visit.page.evaluate("navigator.clipboard.readText()")
     assert re.fullmatch(rf"sk-fs-{kind}-[\w-]{{43}}", copied)

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from fairserve.platform.background.alarms.alarm import ALARM_KINDS
 from fairserve.platform.background.jobs.jobs import JOBS
-from fairserve.platform.control.messages import ClusterView
+from fairserve.platform.control.messages import ClusterView, ModelView, WorkerView
 from fairserve.platform.control.order import EventOrder
 from fairserve.platform.control.settings import Role
 from fairserve.platform.control.storage import RowsJournal, RowsLedger
@@ -84,6 +84,17 @@ def cluster(view: ClusterView) -> Iterator[Metric]:
         yield _gauge(
             name, text, ("model",), [((m.model,), getattr(m, attribute)) for m in view.models]
         )
+    text = "Workers that the demand takes; above the number of those that serve, work waits."
+    needed = [((m.model,), _workers_needed(m, view.workers)) for m in view.models]
+    yield _gauge("workers_needed", text, ("model",), needed)
+
+
+def _workers_needed(model: ModelView, workers: Sequence[WorkerView]) -> float:
+    """Return a number of average workers of a model; without any of them, 1 while it has calls."""
+    serving = sum(each.model == model.model and not each.draining for each in workers)
+    if not serving or not model.capacity_tokens:
+        return float(model.demand_tokens > 0)
+    return serving * model.demand_tokens / model.capacity_tokens
 
 
 def workers(members: Sequence[FleetMember], view: ClusterView) -> Iterator[Metric]:
