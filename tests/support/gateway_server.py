@@ -317,7 +317,7 @@ class ThreadServer(GatewayServer):
     @property
     def application(self):
         """Return the FastAPI application, whose loop runs in another thread."""
-        return self._thread.server.config.app
+        return self._thread.server.config.app.app
 
     def stop(self):
         """Drain and stop; return the exit code."""

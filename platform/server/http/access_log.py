@@ -45,14 +45,15 @@ class AccessLog:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """``inner`` answers for ``app``; ``on_request`` is called at the end of each request."""
-        self._app, self._inner = app, inner
+        self.app = app
+        self._inner = inner
         self._trusted_proxies = trusted_proxies
         self._on_request = on_request
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
-        scope["app"] = self._app
+        scope["app"] = self.app
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
