@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from redis_process import RedisProcess
 
 from fairserve.platform.background.jobs.celery_jobs import QUEUE, JobsOnCelery
-from fairserve.platform.console import shared_attempts
+from fairserve.platform.console.sign_in import shared_attempts
 from fairserve.platform.control.log.redis_log import PresentEpoch, RedisLog, state_bytes
 from fairserve.platform.control.log.shared_cell import EntryId
 from fairserve.platform.server.settings import Settings
