@@ -34,7 +34,8 @@ LOOKED_S = 60.0
 class SmallCollections:
     """The policy of one process, from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, frozen_objects: int = FROZEN_OBJECTS, looked_s: float = LOOKED_S) -> None:
+        self._frozen_objects, self._looked_s = frozen_objects, looked_s
         self.frozen = 0
         """Objects that were frozen since all were collected; some have been freed."""
         self._left = 0
@@ -63,14 +64,14 @@ class SmallCollections:
     async def run(self) -> None:
         """Collect all objects whenever enough were frozen, until the task is cancelled."""
         while True:
-            await asyncio.sleep(LOOKED_S)
+            await asyncio.sleep(self._looked_s)
             if self.due:
                 self.collect_all()
 
     @property
     def due(self) -> bool:
         """True once all objects are to be collected."""
-        return self.frozen > self._left + FROZEN_OBJECTS
+        return self.frozen > self._left + self._frozen_objects
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "stop" and info["generation"] == 2:

@@ -7,7 +7,6 @@ import weakref
 import pytest
 from until import until
 
-from fairserve.platform.base import garbage
 from fairserve.platform.base.garbage import SmallCollections, uncollected
 
 LIVE = 300_000
@@ -24,8 +23,11 @@ class Node:
 
 @pytest.fixture
 def visited():
-    """Yield the numbers of objects that collections have visited, without those of other tests."""
-    found, thresholds = [], gc.get_threshold()
+    """Yield the numbers of objects that collections have visited, without those of other tests.
+
+    Servers of other tests that still run have the same policy, and would freeze the objects of these.
+    """
+    found, thresholds, others = [], gc.get_threshold(), gc.callbacks[:]
 
     def count(phase, info):
         if phase == "start":
@@ -33,16 +35,16 @@ def visited():
 
     gc.collect()
     gc.freeze()
-    gc.callbacks.append(count)
+    gc.callbacks[:] = [count]
     yield found
-    gc.callbacks.remove(count)
+    gc.callbacks[:] = others
     gc.set_threshold(*thresholds)
     gc.unfreeze()
 
 
 @pytest.fixture
 def small(visited):
-    small = SmallCollections()
+    small = SmallCollections(looked_s=0.001, frozen_objects=100_000 - gc.get_freeze_count())
     small.start()
     yield small
     small.stop()
@@ -59,11 +61,9 @@ def test_garbage_of_new_objects_is_collected(small):
     assert sum(each() is not None for each in made) < MOST
 
 
-async def test_garbage_of_frozen_objects_is_collected_once_there_are_many(small, monkeypatch):
-    monkeypatch.setattr(garbage, "LOOKED_S", 0.001)
+async def test_garbage_of_frozen_objects_is_collected_once_there_are_many(small):
+    """As in a process that had no objects before: those of other tests are not counted."""
     small.collect_all()
-    # As in a process that had no objects before the test: others of this one are not counted.
-    monkeypatch.setattr(garbage, "FROZEN_OBJECTS", 100_000 - gc.get_freeze_count())
     nodes = [Node() for _ in range(100_000)]
     last, frozen = weakref.ref(nodes[0]), small.frozen
     assert frozen > 0

@@ -206,8 +206,11 @@ REJECTED = {
     "fleet file": ("fleet_file: FILE.json", "FILE.json"),
     "worker URL": ("worker_urls: [ftp://h]", "worker_urls: a worker URL must start with http://"),
 }
-SAME = ("database", "key"), ("fleet", "fleet file"), ("fleet", "model"), ("fleet file", "model")
-"""Pairs that cannot occur together: two values of one setting, and a model beside a fleet."""
+SAME = (
+    *(("database", "key"), ("fleet", "fleet file"), ("fleet", "model"), ("fleet file", "model")),
+    *(("model", "role"), ("redis", "role")),
+)
+"""Pairs that cannot occur together: two problems of one setting, and a model without embedded workers."""
 
 
 def write_rejected(write, names):
