@@ -210,7 +210,7 @@ SAME = (
     *(("database", "key"), ("fleet", "fleet file"), ("fleet", "model"), ("fleet file", "model")),
     *(("model", "role"), ("redis", "role")),
 )
-"""Pairs that cannot occur together: two problems of one setting, and a model without embedded workers."""
+"""Pairs that exclude each other: two problems of one setting, a model without embedded workers."""
 
 
 def write_rejected(write, names):
