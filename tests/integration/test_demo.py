@@ -105,10 +105,12 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path):
         tmp_path,
         *("--systems", "rpm-1", "--workers", "1", "--seconds", "20", "--drain-seconds", "200"),
     )
+    lines = []
     for line in demo.process.stderr:
+        lines.append(line)
         if re.search(r" [1-9]\d* rejected", line):
             break
-    assert len(demo.left()) >= 3, "the demo, its server and its worker"
+    assert len(demo.left()) >= 3, ("the demo, its server and its worker", lines)
     demo.process.send_signal(signal.SIGINT)
     stdout, stderr = demo.process.communicate(timeout=60)
     assert demo.process.returncode == 130, stdout + stderr
