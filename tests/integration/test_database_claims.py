@@ -61,10 +61,10 @@ def apps(sessions):
     return sessions
 
 
-def expire(sessions, model):
-    """Let the leases run out."""
+def expire(sessions, model, left_s=-1):
+    """Let the leases run out, or set what is left of them."""
     with sessions.begin() as session:
-        session.execute(update(model).values(lease_until=utc_now() - timedelta(seconds=1)))
+        session.execute(update(model).values(lease_until=utc_now() + timedelta(seconds=left_s)))
 
 
 # --- programs -----------------------------------------------------------------------------------------
@@ -202,12 +202,16 @@ async def test_a_program_whose_run_is_not_open_yet_stays_with_its_server(apps, s
     connected = hold_opening(first.world.control, monkeypatch)
     submitting = asyncio.create_task(first.submit(*NODES))
     await until(lambda: saved(apps))
-    expire(apps, ProgramRow)
 
     def renewed():
         with apps() as session:
-            return session.scalars(select(ProgramRow)).one().lease_until > utc_now()
+            left = session.scalars(select(ProgramRow)).one().lease_until - utc_now()
+            return left > timedelta(minutes=20)
 
+    # A claim that began before the program was there has ended once its lease was renewed.
+    expire(apps, ProgramRow, left_s=60)
+    await until(renewed)
+    expire(apps, ProgramRow)
     await until(renewed)
     connected.set()
     await submitting
