@@ -19,7 +19,7 @@ COUNTS = {
     *("fairserve_calls_queued", "fairserve_calls_running", "fairserve_interactions_active"),
     *("fairserve_calls_held", "fairserve_runs_resident", "fairserve_worker_resident_tokens"),
     *("fairserve_background_calls_queued", "fairserve_background_calls_running"),
-    *("fairserve_clients_active", "fairserve_worker_calls"),
+    *("fairserve_clients_active", "fairserve_worker_calls", "fairserve_workers_needed"),
     *("fairserve_draining", "fairserve_overloaded", "fairserve_worker_state"),
     *("fairserve_worker_circuit_open", "fairserve_database_lease_over", "fairserve_database_up"),
     *("fairserve_job_failures", "fairserve_job_dead", "fairserve_speaks", "fairserve_alarms_open"),
