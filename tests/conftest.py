@@ -10,9 +10,7 @@ tree, so that a run changes with the code and not by chance. Deep runs draw a ne
 import gc
 import os
 import random
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,18 +19,6 @@ from hypothesis import is_hypothesis_test, settings
 if not Path("/dev/nvidiactl").exists():
     # Read when triton is first imported, possibly by torch: kernels are run by its interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-
-# Thousands of small databases and journals are created, synchronised and deleted: in memory, if there is
-# room for those of several runs.
-MEMORY = Path("/dev/shm")
-if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
-    os.environ["TMPDIR"] = str(MEMORY)
-    tempfile.tempdir = None
-
-# Tests reach no public host. A client of HTTP reads the certificates of all authorities from a file, in
-# 40 ms each time, and from a folder only those that it needs.
-os.environ.pop("SSL_CERT_FILE", None)
-os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 # Deadlines are off: Hypothesis checks results, never how long a busy machine takes for them.
 # Hypothesis ignores the seed when it derandomises, which is its default under CI.

@@ -86,11 +86,6 @@ def running_postgres() -> Iterator[str]:
             "fsync": "off",
             "full_page_writes": "off",
             "synchronous_commit": "off",
-            "autovacuum": "off",
-            # Hundreds of small databases are made and dropped, and each drop looks at every buffer.
-            "shared_buffers": "32MB",
-            "wal_level": "minimal",
-            "max_wal_senders": "0",
         }
         flags = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         with log_path.open("wb") as log:
