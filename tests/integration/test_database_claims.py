@@ -85,6 +85,11 @@ class Server:
         plain = declare(*nodes)
         return await self.programs.submit(ProgramOwner(key, "ann"), plain, parse_program(plain), 10)
 
+    async def die(self):
+        """Renew and claim no more; a renewal in a thread ends before."""
+        self.programs._task.cancel()
+        await asyncio.gather(self.programs._task, return_exceptions=True)
+
     async def close(self):
         await self.programs.close(grace_s=0.0)
         await self.world.control.close()
@@ -120,7 +125,7 @@ async def test_a_program_of_a_dead_server_is_continued_once_by_one_of_several(ap
     first = await start()
     await first.submit(*NODES)
     await until(lambda: first.calls.under_way)
-    first.programs._task.cancel()
+    await first.die()
     others = [await start(), await start()]
     for other in others:
         assert not await other.programs._claim(), "its lease is valid"
@@ -298,7 +303,7 @@ async def test_a_cancellation_that_nobody_confirms_is_done_by_the_next_server(ap
     first = await start()
     await first.submit(*NODES)
     await until(lambda: first.calls.under_way)
-    first.programs._task.cancel()
+    await first.die()
     second = await start(cancel_wait_s=0.4)
     with pytest.raises(UnavailableError, match="not confirmed"):
         await second.programs.cancel(KEY, "enough")
@@ -323,7 +328,7 @@ async def test_the_only_server_continues_programs_at_once(apps, start):
     first = await start()
     await first.submit(*NODES)
     await until(lambda: first.calls.under_way)
-    first.programs._task.cancel()
+    await first.die()
     end_claims(apps)
     second = await start({})
     assert second.programs.is_live(KEY), "it has them before it is started"
