@@ -87,10 +87,12 @@ def uncollected(*, stays: bool = False) -> Iterator[None]:
 
     ``stays``: they live on, and are frozen with all others; else they are freed soon.
     """
+    collected = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if stays:
             gc.freeze()
-        gc.enable()
+        if collected:
+            gc.enable()

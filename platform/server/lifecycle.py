@@ -197,6 +197,7 @@ class Platform:
         self.files, self.batches = serving.files, serving.batches
         if shared is None:
             await asyncio.to_thread(recovery.end_claims, self.sessions)
+            await asyncio.to_thread(recovery.end_cell, self.sessions)
         await self._start_fleet(stored.fleet, stored.system)
         self.answers.start()
         await self.programs.start()
@@ -428,7 +429,6 @@ class Platform:
             self.settings.tenancy.learning_options,
             lambda: self.control.order.speaks,
         )
-
         noted = shared.noted_time(self.sessions)
 
         def begin() -> None:

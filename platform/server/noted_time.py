@@ -21,6 +21,7 @@ from fairserve.platform.base.redis_client import LOST
 from fairserve.platform.control.log.redis_log import RedisLog
 from fairserve.platform.db.cell_time import cell_time_ms, note_cell_time
 from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.server.while_speaking import WhileSpeaking
 
 logger = logging.getLogger(__name__)
 
@@ -102,24 +103,16 @@ class NotedTime:
     ) -> None:
         """``now_ms`` returns the time of the cell, ``keys`` is how its keys in Redis begin."""
         self._sessions, self._log, self._keys = sessions, log, keys
-        self._now_ms, self._speaks = now_ms, speaks
-        self._due = asyncio.Event()
+        self._now_ms = now_ms
+        self._speaking = WhileSpeaking(NOTED_S, speaks)
 
     def begin(self) -> None:
         """Note the time soon: this process speaks from now on."""
-        self._due.set()
+        self._speaking.begin()
 
     async def run(self) -> None:
         """Note the time until the task is cancelled; log what was restored under running servers."""
-        while True:
-            try:
-                async with asyncio.timeout(NOTED_S):
-                    await self._due.wait()
-            except TimeoutError:
-                pass
-            self._due.clear()
-            if not self._speaks():
-                continue
+        async for _ in self._speaking.times():
             try:
                 if problem := await _read(self._sessions, self._log, self._keys):
                     logger.error("%s", problem)

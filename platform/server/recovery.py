@@ -109,14 +109,21 @@ def end_claims(sessions: SessionFactory) -> None:
     """End the claims of earlier servers on batches, programs, responses, and files that they wrote.
 
     Only for a server that holds the database: that proves that the others have ended. Else a claim ends
-    when its lease runs out (:mod:`fairserve.platform.serving.claims`). A cell that servers have shared
-    may not continue beside what this one writes (:mod:`fairserve.platform.server.noted_time`).
+    when its lease runs out (:mod:`fairserve.platform.serving.claims`).
     """
     with sessions.begin() as session:
         BATCHES.void(session)
         PROGRAMS.void(session)
         RESPONSES.void(session)
         abandon(session, utc_now())
+
+
+def end_cell(sessions: SessionFactory) -> None:
+    """Note that this server decides alone: a cell that servers have shared is not continued after it.
+
+    See :mod:`fairserve.platform.server.noted_time`.
+    """
+    with sessions.begin() as session:
         delete_cell_time(session)
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.server.while_speaking import WhileSpeaking
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.platform.tenancy.prices.repository import load_book
@@ -44,27 +45,18 @@ class StoredSettings:
         speaks: Callable[[], bool],
     ) -> None:
         self._sessions, self._control, self._learning = sessions, control, learning
-        self._speaks = speaks
-        self._due = asyncio.Event()
+        self._speaking = WhileSpeaking(READ_S, speaks)
         self._put: list[Event] = []
         self._prices: list[object] = []
 
     def begin(self) -> None:
         """Put all settings soon: this process speaks from now on."""
         self._put, self._prices = [], []
-        self._due.set()
+        self._speaking.begin()
 
     async def run(self) -> None:
         """Read and put until the task is cancelled."""
-        while True:
-            try:
-                async with asyncio.timeout(READ_S):
-                    await self._due.wait()
-            except TimeoutError:
-                pass
-            self._due.clear()
-            if not self._speaks():
-                continue
+        async for _ in self._speaking.times():
             try:
                 events, book = await asyncio.to_thread(self._read)
             except SQLAlchemyError as error:

@@ -14,7 +14,7 @@ from fairserve.platform.control.log.redis_log import RedisLog
 from fairserve.platform.db.cell_time import cell_time_ms, note_cell_time
 from fairserve.platform.server import cli
 from fairserve.platform.server.noted_time import APART_MS, NotedTime, disagreement
-from fairserve.platform.server.recovery import end_claims
+from fairserve.platform.server.recovery import end_cell
 
 NOW_MS = 1_800_000_000_000
 KEYS = "fairserve:{0123456789abcdef}"
@@ -99,7 +99,7 @@ async def test_a_process_that_does_not_speak_notes_nothing(sessions, redis_url):
 def test_a_server_that_decides_alone_deletes_the_time(sessions):
     with sessions.begin() as session:
         note_cell_time(session, NOW_MS)
-    end_claims(sessions)
+    end_cell(sessions)
     with sessions() as session:
         assert cell_time_ms(session) is None
 
