@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.tenancy.auth import Principal
 
-_NAMES = frozenset({b"x-ratelimit-limit-requests", b"x-ratelimit-limit-tokens"})
+_FIRST = b"x-ratelimit-"
 
 
 class LimitHeaders:
@@ -40,7 +40,7 @@ def add_limit_headers(scope: Scope, message: Message) -> None:
     principal: Principal | None = scope.get("state", {}).get("principal")
     if principal is None or principal.app_id is None or principal.tenant_id is None:
         return
-    if not _NAMES.isdisjoint(dict(message["headers"])):
+    if any(name.startswith(_FIRST) for name, _ in message["headers"]):
         return
     decisions: DecisionService = scope["app"].state.decisions
     if found := decisions.limit_headers(principal):
