@@ -19,7 +19,7 @@ class WhileSpeaking:
         self._due.set()
 
     async def times(self) -> AsyncIterator[None]:
-        """Yield every ``interval_s`` and soon after :meth:`begin`, for ever, while the process speaks."""
+        """Yield every ``interval_s`` and soon after :meth:`begin` while the process speaks, for ever."""
         while True:
             try:
                 async with asyncio.timeout(self._interval_s):
