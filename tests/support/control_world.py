@@ -14,11 +14,14 @@ from fairserve.scheduling.registry import SYSTEMS
 
 
 class MemoryJournal:
-    """A journal without a disk: no entry is durable before ``hold``, and none if ``broken``."""
+    """A journal without a disk: no entry is durable before ``hold``, and none if ``broken``.
+
+    While it is ``full`` it takes no new call.
+    """
 
     def __init__(self):
         self.entries = []
-        self.broken = False
+        self.broken = self.full = False
         self.hold = None
         self.accepted = defaultdict(asyncio.Event)
         """Events by key, set once the call has its entry."""
@@ -27,6 +30,8 @@ class MemoryJournal:
         pass
 
     def append(self, kind, key, data):
+        if kind == "accepted" and self.full:
+            raise JournalUnavailableError("disk full")
         self.entries.append((kind, key, data))
         if kind == "accepted":
             self.accepted[key].set()

@@ -46,12 +46,15 @@ async def test_the_journal_entry_precedes_the_grant(world):
     assert isinstance(await waiting, Grant)
 
 
-async def test_a_call_that_cannot_be_journaled_is_cancelled_without_a_row(world):
-    world.journal.broken = True
+@pytest.mark.parametrize("fault", ["broken", "full"])
+async def test_a_call_that_cannot_be_journaled_is_cancelled_without_a_row(world, fault):
+    setattr(world.journal, fault, True)
     with pytest.raises(UnavailableError, match="disk full"):
         await world.submit()
     assert world.journal.rows() == []
     assert (await world.control.cluster()).running_calls == 0
+    setattr(world.journal, fault, False)
+    assert isinstance(await world.submit("c2"), Grant)
 
 
 async def test_a_queued_call_waits_for_capacity(world):
