@@ -4,7 +4,8 @@ A queue is bounded, and a tenant and a user of an app have a maximum part of it.
 part of the arrival's tenant, is full, the arrival takes the place of the newest queued call of whoever
 has most (:class:`~fairserve.interactions.tracking.shares.Shares`), and that call is rejected; the
 arrival itself is rejected only if its owner has its share. Of a user, calls that begin a run leave
-before calls of runs in progress; a call that was at a worker before never leaves.
+before calls of runs in progress, but none for a call of its own run; a call that was at a worker before
+never leaves.
 
 Weakness: a call that leaves has waited in vain. Calls whose worker failed are queued again beyond the
 bound, which the calls of one worker can exceed at most.

@@ -14,6 +14,7 @@ from fairserve.platform.control import cell_events as ce
 from fairserve.platform.control.messages import Cancel, Progress, Release, Submit
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
+from fairserve.scheduling.errors import UnknownWorkerError
 from fairserve.throttling.quotas.price import TokenPrice
 
 SYSTEMS = (
@@ -106,7 +107,7 @@ def outputs_of(cell, event, now_s):
     """Return the outputs of a cell for an event, and the kind of its error."""
     try:
         return cell.apply(event, now_s), None
-    except (FairServeError, KeyError, ValueError) as error:
+    except (FairServeError, UnknownWorkerError) as error:
         return cell.outputs, type(error)
 
 

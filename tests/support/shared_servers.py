@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import psycopg
 from gateway_server import ChildServer
-from processes import eventually
+from processes import START_S, eventually
 
 SECRET = "x" * 32
 
@@ -34,7 +34,7 @@ class SharedServers:
         """Launch servers, and wait until all are ready."""
         started = self.launch(*environment, **named).values()
         for server in started:
-            eventually(server._ready, lambda: "\n".join(each.log() for each in started))
+            eventually(server._ready, lambda: self.last_log(200), deadline_s=START_S)
 
     def launch(self, env=None, /, *, port=None, redis_urls=MappingProxyType({}), **roles):
         """Launch servers, each with a role; all at ``port``, or each at its own. Return them by name.

@@ -147,6 +147,21 @@ async def test_a_call_of_a_run_in_progress_takes_the_place_of_its_users_new_run(
     await asyncio.gather(waiting[0], second, return_exceptions=True)
 
 
+async def test_no_call_takes_the_place_of_a_call_of_its_own_run(make_world):
+    world = make_world(max_queued_calls=2, tenant_share=1, user_share=1)
+    for n in range(2):
+        await world.submit(f"c{n}", run=f"r{n}")
+    waiting = [await world.submitted(name, run=name) for name in ("a", "b")]
+    with pytest.raises(UnavailableError):
+        await world.submit("b1", run="b")
+    assert world.journal.row("row-b-b1")["refusal_reason"] == "queue_full"
+    assert world.control.cell.dispatcher.queued("") == 2
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert len(world.journal.rows()) == 3
+
+
 async def test_opened_runs_have_a_share_and_a_rate_limit(make_world):
     world = make_world(admission=AdmissionOptions(openings_per_minute=2))
     for name in "ab":
