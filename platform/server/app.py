@@ -30,7 +30,7 @@ from fairserve.platform.base.request_facts import add_error
 from fairserve.platform.base.validation import true_problem
 from fairserve.platform.base.version import product_version
 from fairserve.platform.console.errors import error_page, is_console
-from fairserve.platform.console.router import router as console
+from fairserve.platform.console.routes import console_routes
 from fairserve.platform.console.security_headers import ConsoleHeaders
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, FieldError
@@ -111,12 +111,13 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     console_state = ConsoleState(settings.console)
     requests = RequestMetrics()
     put_on(app, HttpState(settings, console_state, requests))
-    for module in (*CALLS, conversations, files, batches, interactions, *MANAGEMENT):
-        app.include_router(module.router)
-    if settings.console.console != "off":
-        app.include_router(console)
+    modules = (*CALLS, conversations, files, batches, interactions, *MANAGEMENT)
+    console = console_routes() if settings.console.console != "off" else ()
+    # Not by ``include_router``: it builds each route anew at the first request, and searches it twice.
+    app.router.routes += [route for module in modules for route in module.router.routes]
+    app.router.routes += console
     api_docs.describe_keys(app)
-    app.include_router(api_docs.router)
+    app.router.routes += api_docs.router.routes
     for kind in (FairServeError, DataError, OperationalError, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)

@@ -461,12 +461,13 @@ class Platform:
 
 
 def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
-    """Return the application of one process; its lifespan starts and stops the platform."""
+    """Return the application of one process; its lifespan starts the platform, unless it runs."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         running = platform or Platform(settings)
-        await running.start()
+        if not running.started.is_set():
+            await running.start()
         put_on(app, running.state())
         running.storage.authenticator.on_forget = app.state.console.sessions.forget
         if running.storage.shared is not None:

@@ -325,6 +325,11 @@ class _Server(uvicorn.Server):
         self._reload = reload
         self._ending = ending
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the platform, then listen. Raises what the start raises."""
+        await self._platform.start()
+        await super().startup(sockets)
+
     def abort(self, scope: Scope) -> None:
         """Drop the connection of a request in progress, with all data that its client has not read."""
         for connection in self.server_state.connections:

@@ -27,12 +27,14 @@ from fairserve.platform.control.log.order import LogOrder
 from fairserve.platform.control.log.redis_log import RedisLog, cancel
 from fairserve.platform.control.log.shared_cell import EntryId
 from fairserve.platform.control.log.speaker import Speaker
+from fairserve.platform.control.log.succession import CellMismatchError
 from fairserve.platform.control.log.wire import LogTick
 from fairserve.platform.control.options import ControlOptions, control_options
 from fairserve.platform.control.service import ControlService
 from fairserve.platform.control.storage import RowsJournal
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.server.listeners import StartError
 from fairserve.platform.server.noted_time import NotedTime, cell_keys
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.redis_answers import RedisAnswers
@@ -134,10 +136,16 @@ class SharedOrder:
     async def attach(self) -> bool:
         """Get the state of the cell; return true if this process began it, without an earlier one.
 
-        An API process waits until a control process has begun it.
+        An API process waits until a control process has begun it. Raises StartError if this process may
+        not take part in the cell.
         """
         assert self.order is not None, "it is made"
-        await self.order.attach()
+        try:
+            await self.order.attach()
+        except CellMismatchError as error:
+            await self.order.log.close()
+            await self._client.aclose()
+            raise StartError(str(error)) from error
         return self.speaker is not None and self.speaker.fresh
 
     def start(self) -> None:

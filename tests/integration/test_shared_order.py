@@ -9,7 +9,7 @@ import sys
 
 import httpx
 import pytest
-from processes import eventually
+from processes import START_S, eventually
 from redis_process import RedisProcess
 from scripted_worker import ScriptedWorker
 from shared_servers import SharedServers
@@ -118,6 +118,16 @@ def test_api_servers_share_a_port_and_no_other_does(servers, tmp_path, monkeypat
         assert f"port {first.port} is in use" in capsys.readouterr().err
     third.stop()
     assert len({process() for _ in range(8)}) == 1
+
+
+def test_a_server_that_would_decide_otherwise_ends_with_the_cause(servers):
+    (server,) = servers.launch({"FAIRSERVE_MAX_QUEUED_CALLS": "7"}, other="api").values()
+    assert server.process.wait(START_S) == 1
+    assert "Traceback" not in server.log()
+    assert server.log().splitlines()[-1] == (
+        "fairserve: the other processes of the cell would decide otherwise: max_queued_calls is 7 here"
+        " and 10000 there. Make them equal, or stop the others first"
+    )
 
 
 def test_a_run_continues_at_any_server(servers, worker):

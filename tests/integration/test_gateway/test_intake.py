@@ -6,7 +6,7 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from app_routes import api_routes
+from fastapi.routing import APIRoute
 from processes import eventually
 from scripted_worker import ScriptedWorker
 from server_client import DEADLINE_S, PROFILE
@@ -24,7 +24,7 @@ WITH_BODY = {"POST", "PUT", "PATCH", "DELETE"}
 
 def routes(router):
     """Return method and path of every route with a body."""
-    for route in api_routes(router):
+    for route in (each for each in router.routes if isinstance(each, APIRoute)):
         for method in route.methods & WITH_BODY:
             yield method, re.sub(r"{[^}]+}", "x", route.path)
 

@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from fairserve.platform.console import guard
-from fairserve.platform.console.router import PARTS
+from fairserve.platform.console.routes import PARTS
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.schema import upgrade
 from fairserve.platform.server.app import create_app

@@ -1,8 +1,9 @@
-"""Router of all pages of the console."""
+"""Routes of all pages of the console."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.platform.console import static_files
@@ -13,7 +14,7 @@ from fairserve.platform.console.sign_in.steps import HOME
 
 PARTS = (with_key, oidc_sign_in, static_files, *page_modules())
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter()
 
 
 @router.get("/")
@@ -22,5 +23,10 @@ def root() -> Response:
     return RedirectResponse(HOME, status_code=303)
 
 
-for part in PARTS:
-    router.include_router(part.router)
+def console_routes() -> list[APIRoute]:
+    """Return the routes of all pages; the description of the API has none of them."""
+    routers = [router, *(part.router for part in PARTS)]
+    routes = [each for one in routers for each in one.routes if isinstance(each, APIRoute)]
+    for route in routes:
+        route.include_in_schema = False
+    return routes
