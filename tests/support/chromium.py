@@ -6,9 +6,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 WIDE, NARROW = (1440, 1000), (390, 844)
+DEADLINE_MS = 20_000
+expect.set_options(timeout=DEADLINE_MS)
 
 
 def _missing(reason):
@@ -57,7 +59,7 @@ class Visit:
             reduced_motion="reduce",
             timezone_id=zone,
         )
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(DEADLINE_MS)
         self.page = self.context.new_page()
         self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))

@@ -32,7 +32,17 @@
     const answer = await fetch(`/console/search?${new URLSearchParams({ query: text })}`);
     const found = document.getElementById("found");
     // An answer to an older text is too late.
-    if (answer.ok && document.getElementById("search-text").value === text) found.innerHTML = await answer.text();
+    if (!answer.ok || document.getElementById("search-text").value !== text) return;
+    found.innerHTML = await answer.text();
+    found.dataset.text = text;
+  }
+
+  // The results may still be those of an earlier text.
+  async function openFirst(field) {
+    const found = document.getElementById("found");
+    window.clearTimeout(timer);
+    if (found.dataset.text !== field.value) await search(field.value);
+    if (found.dataset.text === field.value) found.querySelector("a")?.click();
   }
 
   document.addEventListener("input", (event) => {
@@ -60,7 +70,7 @@
     const stops = [document.getElementById("search-text"), ...dialog.querySelectorAll("#found a")];
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) stops[(stops.indexOf(document.activeElement) + step + stops.length) % stops.length].focus();
-    else if (event.key === "Enter" && document.activeElement === stops[0] && stops[1]) stops[1].click();
+    else if (event.key === "Enter" && document.activeElement === stops[0]) openFirst(stops[0]);
     else return;
     event.preventDefault();
   });
