@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Request
-from sqlalchemy import select
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
@@ -35,13 +34,11 @@ from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
-from fairserve.platform.db.profiles import ProfileSource
 from fairserve.platform.db.schemas import NamedTenantPaging, TenantPaging, TenantQuery
 from fairserve.platform.db.session import DatabaseUnavailableError, ReadSession, read_session
 from fairserve.platform.serving.in_database import in_database
 from fairserve.platform.tenancy.apps.schemas import (
     AppCreate,
-    AppOut,
     AppPatch,
     LimitsBody,
     ProfileBody,
@@ -99,27 +96,11 @@ def list_all(
         "apps",
         given=filters(request),
         apps=found.items,
-        sources=sources(session, found.items, options),
+        sources=repository.sources(session, [each.id for each in found.items], options),
         names=names_of(session, tenants={each.tenant_id for each in found.items}),
         part=part_of(found),
         place=place(request),
     )
-
-
-def sources(
-    session: Session, apps: Sequence[AppOut], options: LearningOptions | None
-) -> dict[str, ProfileSource]:
-    """Return the source of the profile in force, by app."""
-    rows = session.scalars(
-        select(App).where(App.id.in_([each.id for each in apps])).options(selectinload(App.stages))
-    ).all()
-    versions = repository.latest(session, rows)
-    return {
-        app.id: "pinned"
-        if app.profile_mode == "pinned"
-        else repository.in_force(app, versions.get(app.id), options).source
-        for app in rows
-    }
 
 
 def _owner(app_id: str, request: Request, viewer: AnyViewer) -> Principal:

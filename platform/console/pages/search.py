@@ -6,7 +6,6 @@ import asyncio
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request
-from sqlalchemy import or_, select
 from sqlalchemy.exc import OperationalError
 from starlette.responses import Response
 
@@ -17,8 +16,7 @@ from fairserve.platform.console.lists import asked
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.engine import SessionFactory, read_only
-from fairserve.platform.db.identity import App, Tenant
-from fairserve.platform.db.names import named
+from fairserve.platform.db.names import owners_named
 from fairserve.platform.db.schemas import NamePart, Strict
 
 router = APIRouter(prefix="/console/search")
@@ -58,22 +56,12 @@ async def show(request: Request, viewer: AnyViewer) -> Response:
 
 def _stored(factory: SessionFactory, viewer: Viewer, text: str) -> list[Hit]:
     """Return tenants and apps; none while the database does not answer."""
-    kinds = {
-        name: select(row.id, row.name)
-        .where(or_(*named(row.name, text), row.id == text))
-        .order_by(row.name, row.id)
-        .limit(MOST_OF_A_KIND)
-        for name, row in (("tenant", Tenant), ("app", App))
-    }
-    if not viewer.is_admin:
-        kinds = {"app": kinds["app"].where(App.tenant_id == viewer.tenant_id)}
     try:
         with factory() as session:
-            read_only(session)
+            found = owners_named(read_only(session), text, viewer.tenant_id, MOST_OF_A_KIND)
             return [
                 Hit(kind, name, f"/console/clients/{kind}s/{part(row_id)}", row_id)
-                for kind, found in kinds.items()
-                for row_id, name in session.execute(found)
+                for kind, row_id, name in found
             ]
     except OperationalError:
         return []

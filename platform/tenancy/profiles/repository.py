@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Select, and_, delete, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, selectinload
 
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import (
@@ -62,6 +62,21 @@ def profiles_in_force(
     """Return the profiles in force, by app."""
     versions = latest(session, apps)
     return {app.id: in_force(app, versions.get(app.id), options).profile for app in apps}
+
+
+def sources(
+    session: Session, app_ids: Collection[str], options: LearningOptions | None
+) -> dict[str, ProfileSource]:
+    """Return the source of the profile in force, by app."""
+    found = select(App).where(App.id.in_(app_ids)).options(selectinload(App.stages))
+    apps = session.scalars(found).all()
+    versions = latest(session, apps)
+    return {
+        app.id: "pinned"
+        if app.profile_mode == "pinned"
+        else in_force(app, versions.get(app.id), options).source
+        for app in apps
+    }
 
 
 def latest(session: Session, apps: Collection[App]) -> Mapping[str, ProfileVersion]:
