@@ -461,7 +461,10 @@ class Platform:
 
 
 def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
-    """Return the application of one process; its lifespan starts the platform, unless it runs."""
+    """Return the application of one process; its lifespan starts and stops the platform.
+
+    A server process has started it before, so that it can end with the cause if that fails.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
