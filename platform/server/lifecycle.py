@@ -113,7 +113,7 @@ class Platform:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Recover, then start everything. Raises OSError, SQLAlchemyError or ValueError."""
+        """Recover, then start everything. Raises StartError, OSError, SQLAlchemyError or ValueError."""
         settings = self.settings
         self._threads = RequestThreads()
         asyncio.get_running_loop().set_default_executor(self._threads)

@@ -241,10 +241,13 @@ class Dispatcher:
                 under_way=under_way,
                 retry_after_s=max(RETRY_S, wait_s),
             )
-        leaves = None if full is None or full.displaced is None else self._live[full.displaced]
-        if leaves is not None and leaves.call.interaction_id == call.interaction_id:
-            leaves = None  # no call takes the place of a call of its own run
-        if full is not None and leaves is None:
+        if full is not None and full.displaced in self._live:
+            displaced = self._live[full.displaced].call
+            if (
+                displaced.interaction_id == call.interaction_id
+            ):  # no call rejects one of its own run
+                full = full._replace(displaced=None)
+        if full is not None and full.displaced is None:
             self.tracker.reject(call, now_s)
             state = pool.rejection_context(call, self.system, profile, attachment, asked=False)
             return [ev.Refuse(call.call_id, full.decision, under_way, state)]
@@ -264,8 +267,8 @@ class Dispatcher:
             return [ev.Refuse(call.call_id, decision, mid_run, state)]
 
         made_room: list[ev.Command] = []
-        if full is not None and leaves is not None:
-            made_room += self._displace(leaves, full.decision, now_s)
+        if full is not None and full.displaced is not None:
+            made_room += self._displace(self._live[full.displaced], full.decision, now_s)
         reopened, ended = self.tracker.accept(call, attachment, now_s)
         if ended is not None:
             made_room.append(self._ended(ended))

@@ -9,9 +9,10 @@ import sys
 
 import httpx
 import pytest
-from processes import START_S, eventually
+from processes import eventually
 from redis_process import RedisProcess
 from scripted_worker import ScriptedWorker
+from server_client import DEADLINE_S
 from shared_servers import SharedServers
 
 from fairserve.platform.console.sign_in.limit import MAX_WRONG
@@ -122,7 +123,7 @@ def test_api_servers_share_a_port_and_no_other_does(servers, tmp_path, monkeypat
 
 def test_a_server_that_would_decide_otherwise_ends_with_the_cause(servers):
     (server,) = servers.launch({"FAIRSERVE_MAX_QUEUED_CALLS": "7"}, other="api").values()
-    assert server.process.wait(START_S) == 1
+    assert server.process.wait(DEADLINE_S) == 1
     assert "Traceback" not in server.log()
     assert server.log().splitlines()[-1] == (
         "fairserve: the other processes of the cell would decide otherwise: max_queued_calls is 7 here"

@@ -22,7 +22,7 @@ from unittest import mock
 import httpx
 from data_folders import new_data_dir
 from huggingface_hub import constants
-from processes import START_S, eventually, free_port
+from processes import eventually, free_port
 from server_client import DEADLINE_S, NO_TLS, ServerClient
 from typer.main import get_command
 
@@ -75,8 +75,7 @@ class GatewayServer(ServerClient):
         self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_S, verify=NO_TLS)
 
     def _becomes_ready(self):
-        unready = "the server is not ready"
-        eventually(self._ready, lambda: f"{unready}\n{self.log()}", deadline_s=START_S)
+        eventually(self._ready, lambda: f"the server is not ready\n{self.log()}")
         if self.app_key is None:
             self._register()
 

@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 
 PAUSE_S, LAST_PAUSE_S = 0.02, 0.1
-START_S = 300
-"""Longest wait for a server: six together take 18 s of two idle cores, and other tests run beside."""
 PORTS = range(10_000, 32_000)
 """Range of ports below those that systems assign to connections, so that they stay free."""
 _next_port = itertools.count(os.getpid() * 101)  # test processes begin at different ports

@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 import psycopg
 from gateway_server import ChildServer
-from processes import START_S, eventually
+from processes import eventually
+from server_client import DEADLINE_S
 
 SECRET = "x" * 32
 
@@ -31,10 +32,14 @@ class SharedServers:
         return self.servers[name]
 
     def start(self, *environment, **named):
-        """Launch servers, and wait until all are ready."""
+        """Launch servers, and wait until all are ready: together they may take as long as one by one."""
         started = self.launch(*environment, **named).values()
+        logs, of_all_s = (
+            (lambda: "\n".join(each.log() for each in started)),
+            DEADLINE_S * len(started),
+        )
         for server in started:
-            eventually(server._ready, lambda: self.last_log(200), deadline_s=START_S)
+            eventually(server._ready, logs, deadline_s=of_all_s)
 
     def launch(self, env=None, /, *, port=None, redis_urls=MappingProxyType({}), **roles):
         """Launch servers, each with a role; all at ``port``, or each at its own. Return them by name.
