@@ -23,7 +23,7 @@ VLLM_SECOND_HOME := $(VLLM)/releases/$(VLLM_SECOND)
 
 .PHONY: help setup demo serve test test-deep test-faults test-vllm test-vllm-second test-clients litellm check architecture protocol lock clean
 help:
-	@echo "make demo   run agents against fcfs, rpm, cache-aware and fairserve, and compare (under 3 minutes)"
+	@echo "make demo   run agents against fcfs, rpm, cache-aware and fairserve, and compare (about 3 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
 	@echo "make test   run all tests but the deep ones"
 	@echo "make test-deep  run long simulations and benchmarks, every property with many examples, and mutations"
