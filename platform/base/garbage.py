@@ -75,10 +75,19 @@ class SmallCollections:
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "stop" and info["generation"] == 2:
-            old = len(gc.get_objects(2))
+            old = objects_of(2)
             if old > OLD_OBJECTS:
                 gc.freeze()
                 self.frozen += old
+
+
+def objects_of(generation: int) -> int:
+    """Return the number of the collector's objects of a generation.
+
+    C functions alone do it, so that no other thread runs while the list holds a reference to each object:
+    one that builds a tuple from a generator then fails with SystemError, for its tuple is not its own.
+    """
+    return sum(map(len, map(gc.get_objects, (generation,))))
 
 
 @contextlib.contextmanager
