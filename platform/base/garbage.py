@@ -84,8 +84,8 @@ class SmallCollections:
 def objects_of(generation: int) -> int:
     """Return the number of the collector's objects of a generation.
 
-    C functions alone do it, so that no other thread runs while the list holds a reference to each object:
-    one that builds a tuple from a generator then fails with SystemError, for its tuple is not its own.
+    C functions alone do it: no other thread runs while the list refers to every object. One that builds
+    a tuple from a generator would fail with SystemError, as CPython wants the only reference to it.
     """
     return sum(map(len, map(gc.get_objects, (generation,))))
 

@@ -28,6 +28,8 @@ class FleetWorker(Base):
     concurrency: Mapped[int]
     api_key_env: Mapped[str | None] = mapped_column(String(NAME_CHARS))
     """Name of an environment variable, never a key."""
+    managed_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
+    """Name of the declaration that manages the worker; null: none."""
     created_at: Mapped[datetime]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.engine import read_only
@@ -10,7 +12,7 @@ from fairserve.platform.fleet import repository
 from fairserve.platform.fleet.fleet import DesiredAlias, DesiredWorker, StoredFleet
 from fairserve.platform.fleet.fleet_view import alias_out, drain_note, spec_of, state_of, worker_out
 from fairserve.platform.fleet.parts import FleetParts
-from fairserve.platform.fleet.schemas import AliasOut, AliasPut, WorkerJoin, WorkerOut
+from fairserve.platform.fleet.schemas import AliasOut, AliasPut, WorkerJoin, WorkerOut, WorkerPut
 from fairserve.platform.fleet.schemas import spec_of as stored_spec
 from fairserve.platform.fleet.service import FleetChanges
 from fairserve.platform.tenancy.auth import Principal
@@ -40,7 +42,17 @@ def join_worker(
     """Add a worker. It serves once it responds and reports the model."""
     row = changes.join(body)
     apply_after_commit(parts, session)
-    return worker_out(stored_spec(row), "api", "joining")
+    stored = repository.stored_values(row)
+    return worker_out(DesiredWorker(stored_spec(row), "api", stored=stored), "joining")
+
+
+def change_worker(
+    parts: FleetParts, session: Session, changes: FleetChanges, worker_id: str, body: WorkerPut
+) -> WorkerOut:
+    """Change a worker: if it differs it finishes its calls, and then joins again."""
+    worker, differs = changes.change(worker_id, body)
+    apply_after_commit(parts, session)
+    return _changed_out(parts, worker, "draining" if differs and not worker.drained else "")
 
 
 def remove_worker(
@@ -89,9 +101,7 @@ def _changed_out(parts: FleetParts, worker: DesiredWorker, new_state: str) -> Wo
     """Return the view of a worker that changes to ``new_state``; empty if its state is unchanged."""
     worker_id = worker.spec.worker_id
     return worker_out(
-        spec_of(parts.running, worker),
-        worker.source,
+        replace(worker, spec=spec_of(parts.running, worker)),
         new_state or state_of(parts.running, parts.pool, worker_id),
-        drain=worker.drain,
         note=drain_note(parts.models, worker_id) if worker.drain is not None else None,
     )

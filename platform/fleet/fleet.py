@@ -36,6 +36,16 @@ PLACES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class StoredValues:
+    """Values of a worker that only the database has."""
+
+    tokenizer: str | None = None
+    """Folder or hub id of the tokenizer that it was given for its model."""
+    managed_by: str | None = None
+    """Name of the declaration that manages it."""
+
+
+@dataclass(frozen=True, slots=True)
 class FleetPart:
     """Workers, aliases and tokenizers of one source."""
 
@@ -45,6 +55,8 @@ class FleetPart:
     """Folder or hub id of the tokenizer, by model."""
     managers: Mapping[str, str] = field(default_factory=dict)
     """Names of the declarations that manage aliases, by alias."""
+    stored: Mapping[str, StoredValues] = field(default_factory=dict)
+    """Values of workers of the API, by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,7 @@ class DesiredWorker:
     spec: WorkerSpec
     source: Source
     drain: DrainNote | None = None
+    stored: StoredValues = StoredValues()
 
     @property
     def drained(self) -> bool:
@@ -112,8 +125,9 @@ def merge(parts: Mapping[Source, FleetPart], drains: Mapping[str, DrainNote] = {
     for source in SOURCES:
         part = parts.get(source, FleetPart())
         for spec in part.workers:
-            drain = drains.get(spec.worker_id)
-            workers.setdefault(spec.worker_id, DesiredWorker(spec, source, drain))
+            name = spec.worker_id
+            stored = part.stored.get(name, StoredValues())
+            workers.setdefault(name, DesiredWorker(spec, source, drains.get(name), stored))
         for name, targets in part.aliases.items():
             aliases.setdefault(name, DesiredAlias(targets, source, part.managers.get(name)))
         tokenizers |= part.tokenizers

@@ -22,6 +22,7 @@ from fairserve.platform.fleet.schemas import (
     RemoveQuery,
     WorkerJoin,
     WorkerOut,
+    WorkerPut,
     WorkerQuery,
 )
 from fairserve.platform.fleet.service import FleetChanges
@@ -60,6 +61,17 @@ def join_worker(
 ) -> WorkerOut:
     """Add a worker. It serves once it responds and reports the model."""
     return changing.join_worker(request.app.state.fleet, session, fleet, body)
+
+
+@router.put("/workers/{worker_id}")
+def change_worker(
+    worker_id: str, body: WorkerPut, request: Request, session: WriteSession, fleet: Changes
+) -> WorkerOut:
+    """Change a worker that joined through the API. It finishes its calls, then joins with the values.
+
+    Only ``tokenizer`` and ``managed_by`` change without a drain.
+    """
+    return changing.change_worker(request.app.state.fleet, session, fleet, worker_id, body)
 
 
 @router.post("/workers/{worker_id}/drain")

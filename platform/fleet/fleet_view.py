@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from fairserve.platform.db.schemas import Page, Paging
-from fairserve.platform.fleet.fleet import DesiredAlias, DesiredWorker, DrainNote, Source
+from fairserve.platform.fleet.fleet import DesiredAlias, DesiredWorker
 from fairserve.platform.fleet.model_pools import ModelPools
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.parts import FleetParts
@@ -26,10 +26,10 @@ async def workers_out(parts: FleetParts) -> list[WorkerOut]:
     for worker_id in sorted({*fleet.desired.workers, *fleet.present}):
         wanted, there = fleet.desired.workers.get(worker_id), fleet.present.get(worker_id)
         if wanted is not None:
-            spec, source, drain = spec_of(fleet, wanted), wanted.source, wanted.drain
+            worker = replace(wanted, spec=spec_of(fleet, wanted))
         else:
             assert there is not None
-            spec, source, drain = there.spec, there.source, None
+            worker = DesiredWorker(there.spec, there.source)
         served = pools.models_of(worker_id)
         member = here.get(worker_id)
         reason = member.reason if member is not None else ""
@@ -39,15 +39,13 @@ async def workers_out(parts: FleetParts) -> list[WorkerOut]:
         known = seen.get(worker_id)
         found.append(
             worker_out(
-                spec,
-                source,
+                worker,
                 state,
                 problem=pools.problem_of(worker_id) or reason,
                 model=served[0] if served else None,
                 calls=known.calls if known is not None else 0,
                 drain_cost_tokens=known.drain_cost_tokens if known is not None else None,
-                drain=drain,
-                note=drain_note(models, worker_id) if drain is not None else None,
+                note=drain_note(models, worker_id) if worker.drained else None,
             )
         )
     return found
@@ -100,26 +98,27 @@ def drain_note(models: Models, worker_id: str) -> str | None:
 
 
 def worker_out(
-    spec: WorkerSpec,
-    source: Source,
+    worker: DesiredWorker,
     state: str,
     *,
     problem: str = "",
     model: str | None = None,
     calls: int = 0,
     drain_cost_tokens: int | None = None,
-    drain: DrainNote | None = None,
     note: str | None = None,
 ) -> WorkerOut:
     """Return the view of one worker. ``model`` is its reported model."""
+    spec, drain = worker.spec, worker.drain
     return WorkerOut(
         id=spec.worker_id,
-        source=source,
+        source=worker.source,
         state=state,
         problem=problem,
         url=spec.url,
         kind=spec.kind,
         model=model or spec.model or None,
+        configured_model=spec.model or None,
+        tokenizer=worker.stored.tokenizer,
         kv_events=",".join(each.events for each in spec.kv_events) or None,
         kv_replay=",".join(each.replay for each in spec.kv_events if each.replay) or None,
         kv_tokens=spec.kv_tokens,
@@ -129,6 +128,7 @@ def worker_out(
         drain_cost_tokens=drain_cost_tokens,
         drained_by=drain.by if drain is not None else None,
         drained_at=drain.at if drain is not None else None,
+        managed_by=worker.stored.managed_by,
         note=note,
     )
 

@@ -8,7 +8,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
-from fairserve.platform.fleet.fleet import DrainNote, FleetPart, StoredFleet
+from fairserve.platform.fleet.fleet import DrainNote, FleetPart, StoredFleet, StoredValues
 from fairserve.platform.fleet.schemas import spec_of, targets_of
 
 
@@ -28,7 +28,13 @@ def load_part(session: Session) -> FleetPart:
         aliases={row.name: targets_of(row.targets) for row in aliases},
         tokenizers={row.model: row.tokenizer for row in workers if row.model and row.tokenizer},
         managers={row.name: row.managed_by for row in aliases if row.managed_by is not None},
+        stored={row.id: stored_values(row) for row in workers},
     )
+
+
+def stored_values(row: FleetWorker) -> StoredValues:
+    """Return what a row has besides the worker's specification."""
+    return StoredValues(row.tokenizer, row.managed_by)
 
 
 def note_of(row: FleetDrain) -> DrainNote:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -89,10 +89,15 @@ TokenizerName = Annotated[
 ]
 
 
-class WorkerIn(Strict):
-    """One worker; see :class:`~fairserve.platform.fleet.worker_spec.WorkerSpec`."""
+class Identified(Strict):
+    """A body with the id of a worker, its first field."""
 
     id: WorkerId
+
+
+class WorkerBody(Strict):
+    """A worker without its id; see :class:`~fairserve.platform.fleet.worker_spec.WorkerSpec`."""
+
     url: WorkerUrl
     kind: WorkerKind = "vllm"
     model: ModelName | None = None
@@ -104,7 +109,7 @@ class WorkerIn(Strict):
     api_key_env: VariableName | None = None
 
     @model_validator(mode="after")
-    def _replay_needs_events(self) -> WorkerIn:
+    def _replay_needs_events(self) -> Self:
         if self.kv_replay is not None and self.kv_events is None:
             raise FieldError("kv_replay", "kv_replay needs kv_events")
         published, replays = map(_separate, (self.kv_events, self.kv_replay))
@@ -116,13 +121,9 @@ class WorkerIn(Strict):
             )
         return self
 
-    def spec(self) -> WorkerSpec:
-        """Return the worker's specification for the pool."""
-        return spec_of(self)
 
-
-def spec_of(worker: WorkerIn | FleetWorker) -> WorkerSpec:
-    """Return the specification of a worker of the API, for the pool."""
+def spec_of(worker: FileWorkerIn | WorkerJoin | FleetWorker) -> WorkerSpec:
+    """Return the specification of a worker, for the pool."""
     published, replays = map(_separate, (worker.kv_events, worker.kv_replay))
     return WorkerSpec(
         worker_id=worker.id,
@@ -140,28 +141,36 @@ def _separate(endpoints: str | None) -> list[str]:
     return endpoints.split(",") if endpoints else []
 
 
-class FileWorkerIn(WorkerIn):
+class FileWorkerIn(WorkerBody, Identified):
     """A worker of the fleet file."""
 
     tasks: list[Task] = Field(default_factory=list, max_length=len(TASKS))
 
     def spec(self) -> WorkerSpec:
         """Return the worker's specification for the pool."""
-        return replace(super().spec(), tasks=tuple(sorted(set(self.tasks))))
+        return replace(spec_of(self), tasks=tuple(sorted(set(self.tasks))))
 
 
-class WorkerJoin(WorkerIn):
-    """A worker added through the API; ``tokenizer`` belongs to its ``model``."""
+class ApiWorker(WorkerBody):
+    """A worker of the API without its id; ``tokenizer`` belongs to its ``model``."""
 
     tokenizer: TokenizerName | None = None
 
     @model_validator(mode="after")
-    def _check(self) -> WorkerJoin:
+    def _check(self) -> Self:
         if self.tokenizer is not None and self.model is None:
             raise FieldError("tokenizer", "tokenizer needs model")
         if self.api_key_env is not None and not self.api_key_env.startswith(KEY_NAME):
             raise FieldError("api_key_env", f"api_key_env must begin with {KEY_NAME}")
         return self
+
+
+class WorkerPut(ApiWorker, Managed):
+    """The values of a worker that joined through the API; an omitted one has its default."""
+
+
+class WorkerJoin(WorkerPut, Identified):
+    """A worker to be added."""
 
 
 class RemoveQuery(Strict):
@@ -198,6 +207,10 @@ class WorkerOut(BaseModel):
     kind: str
     model: str | None
     """The served or configured model."""
+    configured_model: str | None
+    """Null: the first model that it reports."""
+    tokenizer: str | None
+    """The tokenizer that it was given for its model; null for a worker of another source."""
     kv_events: str | None
     kv_replay: str | None
     kv_tokens: int | None
@@ -211,6 +224,7 @@ class WorkerOut(BaseModel):
     drained_by: str | None = None
     """Visible prefix of the key that drained it; null if it is not drained."""
     drained_at: datetime | None = None
+    managed_by: str | None
     note: str | None = None
     """Effect of its drain: models that no other worker serves."""
 

@@ -22,6 +22,7 @@ from fairserve.platform.fleet.schemas import (
     MAX_WORKERS,
     AliasPut,
     WorkerJoin,
+    WorkerPut,
     spec_of,
 )
 from fairserve.platform.tenancy.auth import Principal
@@ -36,6 +37,7 @@ _AUDITED = (
     "kv_tokens",
     "concurrency",
     "api_key_env",
+    "managed_by",
 )
 
 
@@ -60,13 +62,30 @@ class FleetChanges:
         """
         if count(self._session, select(FleetWorker)) >= MAX_WORKERS:
             raise ConflictError(f"the limit of {MAX_WORKERS} workers is reached; remove one first")
-        self._check(FleetPart(workers=(body.spec(),)), self._desired)
+        self._check(FleetPart(workers=(spec_of(body),)), self._desired)
         row = FleetWorker(**body.model_dump(), created_at=utc_now())
         self._session.add(row)
         self._delete_drain(row.id)
         self._session.flush()
         self._record("worker.join", row.id, None, _plain(row))
         return row
+
+    def change(self, worker_id: str, body: WorkerPut) -> tuple[DesiredWorker, bool]:
+        """Change a worker's values. Raises ConflictError, which names the conflict.
+
+        Returns the worker, and whether its specification differs, so that it drains and joins again.
+        """
+        row = self._worker(worker_id)
+        before, was = _plain(row), spec_of(row)
+        wanted = WorkerJoin(id=worker_id, **body.model_dump(exclude_unset=True))
+        others = {name: w for name, w in self._desired.workers.items() if name != worker_id}
+        self._check(FleetPart(workers=(spec_of(wanted),)), replace(self._desired, workers=others))
+        for name, value in wanted.model_dump(exclude={"id"}).items():
+            if name != "managed_by" or name in body.model_fields_set:
+                setattr(row, name, value)
+        self._session.flush()
+        self._record("worker.change", worker_id, before, _plain(row))
+        return self._any_worker(worker_id), spec_of(row) != was
 
     def drain(self, worker_id: str) -> tuple[DesiredWorker, bool]:
         """Drain a worker of any source: it gets no new calls, also after a restart.
@@ -125,7 +144,9 @@ class FleetChanges:
     def _any_worker(self, worker_id: str) -> DesiredWorker:
         row = self._session.get(FleetWorker, worker_id)
         if row is not None:
-            return DesiredWorker(spec_of(row), "api")
+            drain = self._session.get(FleetDrain, worker_id)
+            note = None if drain is None else repository.note_of(drain)
+            return DesiredWorker(spec_of(row), "api", note, repository.stored_values(row))
         worker = self._desired.workers.get(worker_id)
         if worker is None or worker.source == "api":  # an API worker without a row was removed
             raise _no_worker(worker_id)

@@ -18,6 +18,14 @@ prices:
   - {model: "*", input: 1, output: 4}
   - {model: small, input: 0.25, cached_input: 0.025, output: 1.5, reasoning: 0.75}
   - {model: small, input: 0.5, output: 2, valid_from: 2099-01-01T00:00:00Z}
+throttling:
+  system: fairserve
+  parameters: {high_watermark: 1.6, local.quantum: 64}
+workers:
+  api-1:
+    {url: "http://127.0.0.1:9", kind: openai, model: small, tokenizer: org/small, kv_tokens: 4096}
+  api-2:
+    {url: "http://127.0.0.1:9/of/2", kv_events: "tcp://a:1", api_key_env: FAIRSERVE_WORKER_KEY_2}
 aliases:
   chat: small
   split: {chat-v1: 9, chat-v2: 1}
@@ -120,6 +128,7 @@ def test_the_export_of_a_server_makes_an_empty_one_equal(
         assert "    contract.tpm_limit: none -> 200000\n" in out
         assert "Plan: 0 to create, 1 to change, 0 to delete." in out
         assert apply(server, DECLARED)[0] == 0
+        change_workers_and_throttling(apply, server)
         server.new_app({"api_key": tenant_key}, "added last")
         code, exported, _ = run(capsys, server, "export")
         assert code == 0
@@ -139,6 +148,34 @@ def test_the_export_of_a_server_makes_an_empty_one_equal(
     del found.tenants["Acme & Co"].apps["added last"]
     declared.tenants["Acme & Co"].apps["research"].profile.idle_timeout_s = 300  # the server's
     assert found == declared
+
+
+def change_workers_and_throttling(apply, server):
+    """Change them by hand and in the file; then make them as declared again."""
+    workers, throttling = "/admin/cluster/workers", "/admin/throttling"
+    put = {"system": "fcfs", "parameters": {"background_calls": 3}}
+    assert server.admin("PUT", throttling, json=put).status_code == 200
+    body = {"url": "http://127.0.0.1:9", "concurrency": 7}
+    assert server.admin("PUT", f"{workers}/api-1", json=body).status_code == 200
+    code, out, _ = apply(server, DECLARED, "--dry-run")
+    assert code == 2
+    assert "~ throttling\n    system: fcfs -> fairserve\n" in out
+    assert "    parameters.background_calls: 3 -> none\n" in out
+    assert "~ worker api-1\n" in out
+    assert "    concurrency: 7 -> 16\n" in out
+    fewer = DECLARED.replace("  api-1:\n", "  new:\n")  # with the URL of the old one
+    code, out, err = apply(server, fewer, "--prune")
+    assert (code, err) == (0, "")
+    assert out.index("deleted worker api-1") < out.index("created worker new")
+    assert apply(server, DECLARED, "--prune")[0] == 0
+    listed = server.admin("GET", workers).json()["items"]
+    stored = {each["id"]: each for each in listed if each["source"] == "api"}
+    assert {name: each["managed_by"] for name, each in stored.items()} == {
+        "api-1": "platform-config",
+        "api-2": "platform-config",
+    }
+    assert (stored["api-1"]["tokenizer"], stored["api-1"]["concurrency"]) == ("org/small", 16)
+    assert server.admin("GET", throttling).json()["system"] == "fairserve"
 
 
 class Managed:

@@ -32,7 +32,7 @@ def empty(database_url):
 
 
 HEAD = schema.required_revision()
-MIGRATION = Path(__file__).parents[2] / "migrations" / "versions" / "0105_tables.py"
+MIGRATION = Path(__file__).parents[2] / "migrations" / "versions" / "0106_tables.py"
 
 
 def statements():

@@ -12,7 +12,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.fleet import repository
-from fairserve.platform.fleet.fleet import FleetPart, StoredFleet
+from fairserve.platform.fleet.fleet import FleetPart, StoredFleet, StoredValues
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
@@ -92,7 +92,8 @@ def test_a_worker_joins_drains_and_is_removed(management):
         3,
         "FAIRSERVE_WORKER_KEY_A",
     )
-    assert stored(management) == FleetPart((spec,), {}, {"llama": "meta/llama"})
+    kept = {"a": StoredValues("meta/llama")}
+    assert stored(management) == FleetPart((spec,), {}, {"llama": "meta/llama"}, stored=kept)
     fleet = management.state.fleet.running
     assert (fleet.desired.workers["a"].spec, fleet.present["a"].spec) == (spec, spec)
     listed = admin(management, "GET", WORKERS)["items"]
@@ -135,6 +136,48 @@ def test_removal_by_force_reaches_the_fleet(management, monkeypatch):
     admin(management, "DELETE", f"{WORKERS}/b", status=204, force="true")
     assert dropped == ["", "", "", "b"]
     assert "b" not in fleet.present
+
+
+def test_a_worker_is_changed(management):
+    whole = {name: value for name, value in WHOLE.items() if name != "id"}
+    admin(management, "POST", WORKERS, WHOLE, status=201)
+    admin(management, "POST", WORKERS, {"id": "b", "url": url(6)}, status=201)
+    fleet = management.state.fleet.running
+    there = fleet.present["a"]
+    managed = admin(management, "PUT", f"{WORKERS}/a", whole | {"managed_by": "ops"})
+    assert (managed["managed_by"], managed["tokenizer"]) == ("ops", "meta/llama")
+    assert (managed["state"], fleet.present["a"]) == ("joining", there), "its values are the same"
+    changed = admin(management, "PUT", f"{WORKERS}/a", {"url": url(7), "concurrency": 5})
+    assert (changed["state"], changed["managed_by"]) == ("draining", "ops")
+    assert (changed["url"], changed["model"], changed["tokenizer"]) == (url(7), None, None)
+    eventually(lambda: fleet.present["a"].spec == WorkerSpec("a", url(7), concurrency=5))
+    found = admin(management, "GET", f"{WORKERS}/a")
+    assert found == changed | {"state": "joining", "problem": found["problem"]}
+    admin(management, "POST", f"{WORKERS}/a/drain")
+    drained = admin(management, "PUT", f"{WORKERS}/a", {"url": url(8), "managed_by": None})
+    assert (drained["managed_by"], drained["drained_by"]) == (None, management.admin_key[:12])
+    eventually(lambda: admin(management, "GET", f"{WORKERS}/a")["state"] == "drained")
+
+    other_sources(management)
+    before = stored(management)
+    for worker, body, status, text in (
+        ("a", {"url": url(6)}, 409, "has the URL of worker 'b', which comes from the admin API"),
+        ("a", {"url": url(8), "model": "chat"}, 409, "the name of an alias"),
+        ("w0", {"url": url(1)}, 409, "worker 'w0' comes from the setting worker_urls"),
+        ("x", {"url": url(1)}, 404, "there is no worker 'x'"),
+    ):
+        answer = admin(management, "PUT", f"{WORKERS}/{worker}", body, status=status)
+        assert text in answer["error"]["message"]
+    path = f"{WORKERS}/a"
+    for change, param in [each for each in WRONG_WORKERS if "id" not in each[0]]:
+        management.rejected(management.admin_key, "PUT", path, whole | change, param=param)
+    assert stored(management) == before
+    assert [each.action for each in audit(management)[2:]] == [
+        "worker.change",
+        "worker.change",
+        "worker.drain",
+        "worker.change",
+    ]
 
 
 WRONG_WORKERS = [

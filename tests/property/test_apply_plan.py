@@ -1,7 +1,8 @@
 """Plans of ``fairserve apply``: their execution gives the declared state, in an order that always works.
 
 The server is a dictionary of objects that rejects what the real one rejects: an app without its tenant,
-two aliases of one name, an alias to an alias, and the deletion of a price that is in force.
+two aliases of one name, an alias to an alias, two workers of one URL, an alias with the name of a
+worker's model, and the deletion of a price that is in force.
 """
 
 from datetime import UTC, datetime
@@ -90,14 +91,53 @@ aliases = st.dictionaries(
         if set(targets) - set(found)
     }
 )
-declarations = st.fixed_dictionaries(
-    {}, optional={"prices": prices, "aliases": aliases, "tenants": st.dictionaries(names, tenants)}
-).map(Declaration.model_validate)
+workers = st.dictionaries(
+    names,
+    st.fixed_dictionaries(
+        {"url": st.sampled_from(["http://1", "http://2", "http://3"])},
+        optional={"model": st.sampled_from(MODELS), "concurrency": st.integers(1, 2)},
+    ),
+    max_size=2,
+).filter(lambda found: len({each["url"] for each in found.values()}) == len(found))
+throttling = st.fixed_dictionaries(
+    {"system": st.sampled_from(["fairserve", "wsc"])},
+    optional={
+        "parameters": st.dictionaries(st.sampled_from(["x", "y.z"]), st.integers(1, 2) | st.none())
+    },
+)
+declarations = (
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "throttling": throttling,
+            "prices": prices,
+            "workers": workers,
+            "aliases": aliases,
+            "tenants": st.dictionaries(names, tenants),
+        },
+    )
+    .filter(
+        lambda found: (
+            not (
+                {each.get("model") for each in found.get("workers", {}).values()}
+                & set(found.get("aliases", {}))
+            )
+        )
+    )
+    .map(Declaration.model_validate)
+)
 
 
 ALIASES = [
     {"a": {"b": 1}, "c": {"d": 1}},  # c is to be deleted before a has it as a target,
     {"a": {"c": 1}, "b": {"d": 1}},  # and a is to be changed before b is created
+]
+WORKERS = [
+    {"a": {"url": "http://1"}, "b": {"url": "http://2"}},
+    {
+        "b": {"url": "http://1"},
+        "c": {"url": "http://2"},
+    },  # a is to be deleted, then b to be changed
 ]
 TENANT = {
     "apps": {"b": {"profile": {"stages": [{"input_tokens": 1, "output_tokens": 1}]}}},
@@ -132,10 +172,8 @@ class Server:
             assert not (kind == "price" and not key.names[1]), "a price in force is not deleted"
             del self.objects[key]
             if kind == "tenant":
-                inside = [
-                    k for k in self.objects if k.kind != "price" and k.names[0] == key.names[0]
-                ]
-                inside = [k for k in inside if k.kind in ("app", "user", "webhook")]
+                inside = [k for k in self.objects if k.kind in ("app", "user", "webhook")]
+                inside = [k for k in inside if k.names[0] == key.names[0]]
                 assert len(inside) == change.within
                 for each in inside:
                     del self.objects[each]
@@ -145,6 +183,15 @@ class Server:
             others.pop(key.names[0], None)
             assert not set(change.after["target"]) & set(others), "an alias to an alias"
             assert not any(key.names[0] in target for target in others.values())
+        if kind == "worker":
+            others = [v["url"] for k, v in self.objects.items() if k.kind == "worker" and k != key]
+            assert change.after["url"] not in others, "two workers of one URL"
+            served = {change.after["model"]}
+        else:
+            served = {v["model"] for k, v in self.objects.items() if k.kind == "worker"}
+        named = {k.names[0] for k in self.objects if k.kind == "alias"}
+        named |= {key.names[0]} if kind == "alias" else set()
+        assert kind not in ("worker", "alias") or not served & named, "an alias of a model's name"
         changed = {name: value for name, _, value in change.differences()}
         self.objects[key] = self.objects.get(key, {}) | (
             dict(change.after) if change.action == "create" else changed
@@ -153,17 +200,27 @@ class Server:
 
     def present(self, declaration):
         """Return the state as the planner reads it; ``declaration`` is its content."""
-        managers = {key: each[MANAGER] for key, each in self.objects.items() if each[MANAGER]}
+        managers = {
+            key: each[MANAGER]
+            for key, each in self.objects.items()
+            if each[MANAGER] and key != THROTTLING
+        }
         return ServerState(declaration, {}, managers)
 
 
+UNMANAGED = ("price", "throttling")
+THROTTLING = Key("throttling", ())
+
+
 def shown(objects):
-    """Return what is compared: not who made a price, and no idle timeout, which may be the server's."""
+    """Return what is compared: not who made a version, and no idle timeout: the server may set it."""
     return {
         key: {
             name: value
             for name, value in values.items()
-            if name != IDLE_TIMEOUT and not (key.kind == "price" and name == MANAGER)
+            if name != IDLE_TIMEOUT
+            and not (key.kind in UNMANAGED and name == MANAGER)
+            and not (key.kind == "throttling" and value is None)
         }
         for key, values in objects.items()
     }
@@ -173,6 +230,7 @@ def shown(objects):
 @example(WITH_TENANT, Declaration.model_validate({"tenants": {"a": {}}}))
 @example(WITH_TENANT, EMPTY)
 @example(*(Declaration.model_validate({"aliases": each}) for each in ALIASES))
+@example(*(Declaration.model_validate({"workers": each}) for each in WORKERS))
 @given(declarations, declarations)
 def test_a_pruned_server_is_as_declared_and_planned_again_nothing_is_left(before, declared):
     server = Server(before, "apply")
@@ -180,6 +238,8 @@ def test_a_pruned_server_is_as_declared_and_planned_again_nothing_is_left(before
     for change in planned.changes:
         server.make(change)
     wanted = Server(declared, "apply").objects
+    if declared.throttling is None and before.throttling is not None:
+        wanted[THROTTLING] = Server(before, "apply").objects[THROTTLING]
     assert shown(wanted) == shown(
         {k: v for k, v in server.objects.items() if k not in planned.left}
     )
@@ -198,5 +258,7 @@ def test_nothing_is_deleted_without_prune_and_nothing_of_others_with_it(before, 
         assert bool(planned.left) <= (manager == "apply")
         assert there <= set(server.objects)
         assert set(planned.left) == (
-            there - set(Server(declared, "apply").objects) if manager == "apply" else set()
+            there - {*Server(declared, "apply").objects, THROTTLING}
+            if manager == "apply"
+            else set()
         )

@@ -76,7 +76,7 @@ def test_every_module_is_in_the_wheel(wheel):
     assert sources
     assert sources <= names
     assert {"fairserve/py.typed", "fairserve/client.py", "fairserve/_client/runs.py"} <= names
-    assert any(name.startswith("fairserve/migrations/versions/0105") for name in names)
+    assert any(name.startswith("fairserve/migrations/versions/0106") for name in names)
 
 
 def test_nothing_else_is_in_the_wheel(wheel):

@@ -81,7 +81,7 @@ def apply(
     ] = False,
     **connection: Any,
 ) -> None:
-    """Make tenants, apps, users, webhooks, prices and aliases as a file declares them."""
+    """Make tenants, their apps and users, prices, workers and throttling as a file declares them."""
     try:
         declared = read_declaration(file)
     except DeclarationError as error:

@@ -1,4 +1,4 @@
-"""The declared state: tenants, prices and aliases by their names, as in the file of ``fairserve apply``.
+"""The declared state of a server, as in the file of ``fairserve apply``, by the names of its objects.
 
 The fields are those of the API's bodies, with the same checks and defaults: an omitted field is its
 default. Values have one form, so that two declarations of the same state are equal. What operators do in
@@ -20,13 +20,21 @@ from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.validation import text_of
 from fairserve.platform.base.yaml_file import YamlFileError, read_yaml
 from fairserve.platform.db.schemas import FieldError, Name, PriorityWeight, Strict, UserId, Weight
-from fairserve.platform.fleet.schemas import MAX_ALIASES, AliasTargets, ModelName
+from fairserve.platform.fleet.schemas import (
+    MAX_ALIASES,
+    MAX_WORKERS,
+    AliasTargets,
+    ApiWorker,
+    ModelName,
+    WorkerId,
+)
 from fairserve.platform.tenancy.apps.origins import CorsOrigins
 from fairserve.platform.tenancy.apps.schemas import LimitsBody, ProfileBody, RunRules
 from fairserve.platform.tenancy.apps.user_headers import DEFAULT_USER_HEADERS, UserHeaders
 from fairserve.platform.tenancy.prices.schemas import PriceBody
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
 from fairserve.platform.tenancy.quotas.service import NOTHING, merged
+from fairserve.platform.tuning.schemas import ThrottlingChoice
 
 DEFAULT_MANAGER = "apply"
 MAX_SHOWN = 20
@@ -117,7 +125,10 @@ class Declaration(Strict):
 
     managed_by: Name = DEFAULT_MANAGER
     """Name of this declaration; ``--prune`` deletes only objects that have it."""
+    throttling: ThrottlingChoice | None = None
+    """Null: not declared, and left as it is."""
     prices: list[PriceBody] = Field(default_factory=list)
+    workers: dict[WorkerId, ApiWorker] = Field(default_factory=dict, max_length=MAX_WORKERS)
     aliases: dict[ModelName, AliasTargets] = Field(default_factory=dict, max_length=MAX_ALIASES)
     tenants: Annotated[dict[Name, DeclaredTenant], Distinct] = Field(default_factory=dict)
 
@@ -138,6 +149,12 @@ class Declaration(Strict):
                         f"aliases.{name}",
                         f"{target!r} is an alias itself; targets must be models",
                     )
+        urls: dict[str, str] = {}
+        for name, worker in self.workers.items():
+            if (other := urls.setdefault(worker.url, name)) != name:
+                raise FieldError(f"workers.{name}", f"url: worker {other!r} has the same")
+            if worker.model in self.aliases:
+                raise FieldError(f"workers.{name}", f"model: {worker.model!r} is an alias")
         return self
 
 

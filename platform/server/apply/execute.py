@@ -40,7 +40,9 @@ class Execution:
         self._ids = dict(ids)
         self._files = files
         self._act: dict[Kind, Callable[[Change], Any]] = {
+            "throttling": self._throttling,
             "price": self._price,
+            "worker": self._worker,
             "alias": self._alias,
             "tenant": self._tenant,
             "app": self._app,
@@ -74,6 +76,22 @@ class Execution:
         if change.action != "delete":
             body = {"model": model, **change.after} | ({"valid_from": start} if start else {})
             self._client.call("POST", "/admin/prices", body)
+
+    def _throttling(self, change: Change) -> None:
+        """All parameters are replaced, so the version of the plan must still be in force."""
+        body = _given({name: each for name, each in change.after.items() if name != MANAGER})
+        expected = {"expected_version": int(change.id or 0)}
+        self._client.call("PUT", "/admin/throttling", body | expected)
+
+    def _worker(self, change: Change) -> None:
+        (name,) = change.key.names
+        path = path_of("admin", "cluster", "workers", name)
+        if change.action == "create":
+            self._client.call("POST", "/admin/cluster/workers", {"id": name, **change.after})
+        elif change.action == "delete":
+            self._client.call("DELETE", path)
+        else:
+            self._client.call("PUT", path, change.after)
 
     def _alias(self, change: Change) -> None:
         path = path_of("admin", "cluster", "aliases", *change.key.names)

@@ -41,7 +41,7 @@ def export(
     ] = None,
     **connection: Any,
 ) -> None:
-    """Write tenants, apps, users, webhooks, prices and aliases as a file that declares them."""
+    """Write tenants, their apps and users, prices, workers and throttling as such a file."""
     text = text_of(read_present(client_of(**connection), utc_now()).declaration)
     if out is None:
         print(text, end="")

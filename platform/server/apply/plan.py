@@ -1,15 +1,16 @@
 """Plan the changes that turn the present state into the declared one. Pure: no clock, socket or file.
 
 Both states are objects by key, with the values of their fields. A key is made of names, and the id of a
-present object is beside it. The order of changes follows what depends on what: prices and aliases, then
-tenants, their apps, users and webhooks, and deletions from the inside out. Cost: O(objects).
+present object is beside it. The order of changes follows what depends on what: prices, throttling,
+workers and aliases, then tenants, their apps, users and webhooks, and deletions from the inside out. A
+new worker joins before an old one drains, unless it has its URL. Cost: O(objects).
 
 Weakness: an object whose name changes is a new object, and the old one is left or deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -19,12 +20,12 @@ from pydantic import BaseModel
 from fairserve.platform.server.apply.declaration import Declaration
 from fairserve.platform.tenancy.prices.schemas import PriceBody
 
-Kind = Literal["price", "alias", "tenant", "app", "user", "webhook"]
+Kind = Literal["throttling", "price", "worker", "alias", "tenant", "app", "user", "webhook"]
 Action = Literal["create", "change", "delete"]
 Values = Mapping[str, Any]
 """Values of an object's fields in JSON; those of a nested body have its name in front, with a dot."""
 
-_NESTED = ("profile", "limits", "contract", "user_contract")
+_NESTED = ("profile", "limits", "contract", "user_contract", "parameters")
 MANAGER = "managed_by"
 _ALWAYS = datetime.min.replace(tzinfo=UTC)
 IDLE_TIMEOUT = "profile.idle_timeout_s"
@@ -36,7 +37,7 @@ class Key(NamedTuple):
     kind: Kind
     names: tuple[str, ...]
     """Name of the object, after that of its tenant; a price has its model and its start in ISO 8601,
-    which is empty for the one in force."""
+    which is empty for the one in force. Throttling has no name."""
 
     def __str__(self) -> str:
         """Return it as people read it, without the query of a webhook's URL, which may hold a secret."""
@@ -46,7 +47,7 @@ class Key(NamedTuple):
         if self.kind == "webhook":
             tenant, url = self.names
             return f"webhook {tenant} {url.partition('?')[0]}"
-        return f"{self.kind} {'/'.join(self.names)}"
+        return f"{self.kind} {'/'.join(self.names)}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class ServerState:
 
     declaration: Declaration
     ids: Mapping[Key, str]
-    """Ids of the objects that have one."""
+    """Ids of the objects that have one; the version of throttling."""
     managers: Mapping[Key, str]
     """Names of the declarations that manage objects."""
 
@@ -98,14 +99,16 @@ def plan(declared: Declaration, present: ServerState, now: datetime, *, prune: b
 
     Only with ``prune`` objects are deleted: those that the declaration manages and does not name.
     """
-    wanted = {
-        key: {**values, MANAGER: declared.managed_by}
-        for key, values in objects_of(declared, now).items()
-    }
     there = {
         key: {**values, MANAGER: present.managers.get(key)}
         for key, values in objects_of(present.declaration, now).items()
     }
+    wanted = {
+        # a parameter of throttling that is no longer declared is unset
+        key: {**dict.fromkeys(there.get(key, ())), **values, MANAGER: declared.managed_by}
+        for key, values in objects_of(declared, now).items()
+    }
+    urls = {values["url"] for key, values in wanted.items() if key.kind == "worker"}
     changes = []
     for key, values in wanted.items():
         if key not in there:
@@ -122,7 +125,7 @@ def plan(declared: Declaration, present: ServerState, now: datetime, *, prune: b
             changes.append(
                 Change("delete", key, there[key], id=present.ids.get(key, ""), within=inside)
             )
-    changes.sort(key=lambda change: (_rank(change), change.key.names))
+    changes.sort(key=lambda change: (_rank(change, urls), change.key.names))
     return ChangePlan(tuple(changes), tuple(sorted(own - gone)))
 
 
@@ -140,6 +143,10 @@ def objects_of(declaration: Declaration, now: datetime) -> dict[Key, Values]:
             if amounts[name] is None:
                 amounts[name] = amounts[default]
         found[Key("price", (price.model, start))] = amounts
+    if declaration.throttling is not None:
+        found[Key("throttling", ())] = _values(declaration.throttling)
+    for name, worker in declaration.workers.items():
+        found[Key("worker", (name,))] = _values(worker)
     for name, targets in declaration.aliases.items():
         found[Key("alias", (name,))] = {"target": targets}
     for name, tenant in declaration.tenants.items():
@@ -182,8 +189,9 @@ def _values(body: BaseModel) -> Values:
 
 
 def _is_kept(key: Key, name: str, value: Any) -> bool:
-    """Return whether a present value stays: an idle timeout that is not declared, who made a price."""
-    return (name == IDLE_TIMEOUT and value is None) or (key.kind == "price" and name == MANAGER)
+    """Return whether a present value stays: an idle timeout that is not declared, who made a version."""
+    unmanaged = key.kind in ("price", "throttling")
+    return (name == IDLE_TIMEOUT and value is None) or (unmanaged and name == MANAGER)
 
 
 def _is_lasting(key: Key) -> bool:
@@ -196,11 +204,18 @@ def _is_within(key: Key, others: set[Key]) -> bool:
     return key.kind in ("app", "user", "webhook") and Key("tenant", key.names[:1]) in others
 
 
-def _rank(change: Change) -> int:
-    """Return the step of a change. An alias takes no name that another alias still has as its target."""
+def _rank(change: Change, urls: Container[str]) -> int:
+    """Return the step of a change; ``urls`` are those of declared workers.
+
+    An alias takes no name that another alias still has as its target, or that a worker's model takes; a
+    worker takes no URL that another still has.
+    """
     kind, action = change.key.kind, change.action
     if kind == "alias":
-        return {"delete": 1, "change": 2, "create": 3}[action]
+        return {"delete": 1, "change": 5, "create": 6}[action]
+    if kind == "worker" and (action != "delete" or change.before["url"] in urls):
+        return {"delete": 2, "change": 3, "create": 4}[action]
     if action == "delete":
-        return {"webhook": 8, "user": 9, "app": 10, "tenant": 11, "price": 12}[kind]
-    return {"price": 0, "tenant": 4, "app": 5, "user": 6, "webhook": 7}[kind]
+        ranks = {"webhook": 11, "user": 12, "app": 13, "tenant": 14, "worker": 15, "price": 16}
+        return ranks[kind]
+    return {"price": 0, "throttling": 0, "tenant": 7, "app": 8, "user": 9, "webhook": 10}[kind]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from fairserve.platform.base.command_line import FAILED, CommandError
+from fairserve.platform.fleet.schemas import ApiWorker
 from fairserve.platform.server.admin_cli.client import AdminClient
 from fairserve.platform.server.apply.declaration import (
     DEFAULT_MANAGER,
@@ -19,12 +20,13 @@ from fairserve.platform.server.apply.declaration import (
 from fairserve.platform.server.apply.plan import Key, ServerState, start_of
 from fairserve.platform.tenancy.apps.schemas import LimitsBody
 from fairserve.platform.tenancy.prices.schemas import PriceBody
+from fairserve.platform.tuning.schemas import ThrottlingChoice
 
 Value = TypeVar("Value")
 
 
 def read_present(client: AdminClient, now: datetime) -> ServerState:
-    """Return tenants, apps, users, webhooks, prices and aliases. Raises CommandError.
+    """Return what can be declared, with its ids and managers. Raises CommandError.
 
     Suspended tenants and apps are read as others, deleted ones are not read. A user is read if its
     weight or limits differ from the defaults, or if a declaration manages it.
@@ -44,12 +46,14 @@ class _Reading:
 
     def present(self) -> ServerState:
         prices = sorted(self._prices(), key=lambda price: (price.model, start_of(price)))
-        aliases = self._aliases()
+        throttling, workers, aliases = self._throttling(), self._workers(), self._aliases()
         self._read_tenants()
         managers = set(self._managers.values())
         declaration = Declaration(
             managed_by=managers.pop() if len(managers) == 1 else DEFAULT_MANAGER,
+            throttling=throttling,
             prices=prices,
+            workers=_sorted(workers),
             aliases=aliases,
             tenants=_sorted({name: _in_order(each) for name, each in self._tenants.items()}),
         )
@@ -115,6 +119,23 @@ class _Reading:
             when = start.isoformat() if later else ""
             self._known(Key("price", (answer["model"], when)), answer)
             yield price
+
+    def _throttling(self) -> ThrottlingChoice | None:
+        """Return the newest choice; None if the settings of the server are in force."""
+        page = self._client.call("GET", "/admin/throttling/history", limit=1)
+        for answer in page["items"]:
+            self._ids[Key("throttling", ())] = str(answer["version"])
+            return _read(ThrottlingChoice, answer)  # type: ignore[no-any-return]
+        return None
+
+    def _workers(self) -> dict[str, ApiWorker]:
+        found = {}
+        for answer in self._client.items("/admin/cluster/workers"):
+            if answer["source"] == "api" and answer["state"] != "leaving":
+                self._known(Key("worker", (answer["id"],)), answer)
+                values = answer | {"model": answer["configured_model"]}
+                found[answer["id"]] = _read(ApiWorker, values)
+        return found
 
     def _aliases(self) -> dict[str, dict[str, float]]:
         found = {}

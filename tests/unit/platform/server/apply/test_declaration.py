@@ -4,11 +4,12 @@ import re
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from fairserve.platform.server.apply.declaration import DeclarationError, read_declaration
-from fairserve.platform.server.apply.plan import Key, objects_of
+from fairserve.platform.server.apply.plan import Key, Kind, objects_of
 
 FILE = Path("tenants.yaml")
 GUIDE = Path(__file__).parents[5] / "docs" / "guide" / "apply.md"
@@ -22,7 +23,7 @@ def read(text):
 def test_the_example_of_the_guide_is_valid():
     text = re.search(r"```yaml\n(# tenants.*?)```", GUIDE.read_text(), re.DOTALL).group(1)
     objects = objects_of(read(text), NOW)
-    assert {key.kind for key in objects} == {"tenant", "app", "user", "webhook", "price", "alias"}
+    assert {key.kind for key in objects} == set(get_args(Kind))
 
 
 def test_the_five_teams_of_the_guide_are_valid():
@@ -63,6 +64,18 @@ def test_the_five_teams_of_the_guide_are_valid():
             "prices:\n- {model: m, input: 1, output: 1}\n- {model: m, input: 2, output: 1}",
             ["3: prices[1]: 'm' has two prices without valid_from; allowed: one"],
         ),
+        (
+            "workers:\n  a: {url: 'http://h'}\n  b: {url: 'http://H/v1'}",
+            ["3: workers.b: url: worker 'a' has the same"],
+        ),
+        (
+            "aliases: {m: n}\nworkers:\n  a: {url: 'http://h', model: m}",
+            ["3: workers.a: model: 'm' is an alias"],
+        ),
+        ("workers: {a/b: {url: 'http://h'}}", ["1: workers.a/b: String should match pattern"]),
+        ("workers: {a: {url: 'http://h', api_key_env: X}}", ["1: workers.a.api_key_env: "]),
+        ("throttling: {parameters: {}}", ["1: throttling.system: Field required"]),
+        ("throttling: {system: s, parameters: {a: .inf}}", ["1: throttling.parameters.a: "]),
         ("aliases: {a: b, b: c}", ["1: aliases.a: 'b' is an alias itself; targets must be models"]),
     ],
 )

@@ -12,12 +12,12 @@ from alembic import op
 
 from fairserve.platform.db.models import metadata
 
-revision = "0105"
+revision = "0106"
 down_revision = None
 branch_labels = None
 depends_on = None
 
-STATEMENTS_SHA256 = "56542ce9603ca3443cfa64cfc0a09908114486f3a76e89c69aab329d852ebafb"
+STATEMENTS_SHA256 = "27a23b4f6c3cd13d1042aaa1e6486f2d096bed5d2162f71c6494a69fbb62d8d7"
 
 
 def upgrade() -> None:
