@@ -48,6 +48,7 @@ CHANGES = [
     ("POST", "/admin/jobs/{job}/run", None, "job.run"),
     ("POST", "/admin/alarms/{alarm_id}/acknowledge", None, "alarm.acknowledge"),
     ("POST", WORKERS, {"id": "a", "url": "http://127.0.0.1:9"}, "worker.join"),
+    ("PUT", WORKERS + "/{worker_id}", {"url": "http://127.0.0.1:8"}, "worker.change"),
     ("POST", WORKERS + "/{worker_id}/drain", None, "worker.drain"),
     ("POST", WORKERS + "/{worker_id}/undrain", None, "worker.undrain"),
     ("DELETE", WORKERS + "/{worker_id}", None, "worker.remove"),

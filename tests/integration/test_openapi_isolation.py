@@ -399,6 +399,7 @@ def bodies(alma):
             {"model": "scripted", "input_tokens": "1", "cached_tokens": "1", "output_tokens": "1"}
         ],
         ("POST", "/admin/cluster/workers"): [{"id": "w9", "url": "http://127.0.0.1:9"}],
+        ("PUT", "/admin/cluster/workers/{worker_id}"): [{"url": "http://127.0.0.1:9"}],
         ("POST", "/admin/cluster/workers/{worker_id}/drain"): [None],
         ("POST", "/admin/cluster/workers/{worker_id}/undrain"): [None],
         ("POST", "/v1/files"): [{"purpose": "batch"}],
