@@ -3,9 +3,10 @@
 Python's full collections visit every object, about 0.2 s for a million, and the process answers nothing
 in that time. Calls and runs leave no cyclic garbage, so their objects need no collection. Here each
 collection is of few objects, and those that survive an old one are frozen: later ones do not visit them.
-What becomes cyclic garbage after that stays, so all objects are collected once enough were frozen.
+What becomes cyclic garbage after that stays, so all objects are collected once memory has doubled.
 
-Weakness: that is one long pause, every few million objects. A process with 100,000 runs has 1.5 million.
+Weakness: that is one long pause, which a process with a steady number of runs never has. One with 100,000
+runs has 1.5 million objects. The rule needs Python's own allocator: not ``PYTHONMALLOC=malloc``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -25,24 +27,24 @@ THRESHOLDS = (2_000, 4, 1)
 tenth of all that are not frozen: 20,000 new ones, about 4 ms."""
 OLD_OBJECTS = 5_000
 """Most survivors of an old collection that are not frozen: they are visited again."""
-FROZEN_OBJECTS = 2_000_000
-"""Frozen objects after which all are collected, besides as many as the last such collection has left."""
+MORE_BLOCKS = 4_000_000
+"""Blocks of memory after which all objects are collected, besides twice as many as the last such
+collection has left. An object has two or three blocks; these are about 300 MB."""
 LOOKED_S = 60.0
-"""Seconds between two looks at the number of frozen objects."""
+"""Seconds between two looks at the number of blocks: 0.5 ms for 3.5 million."""
 
 
 class SmallCollections:
     """The policy of one process, from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, *, frozen_objects: int = FROZEN_OBJECTS, looked_s: float = LOOKED_S) -> None:
-        self._frozen_objects, self._looked_s = frozen_objects, looked_s
-        self.frozen = 0
-        """Objects that were frozen since all were collected; some have been freed."""
+    def __init__(self, *, more_blocks: int = MORE_BLOCKS, looked_s: float = LOOKED_S) -> None:
+        self._more_blocks, self._looked_s = more_blocks, looked_s
         self._left = 0
-        """Objects that the last collection of all has left."""
+        """Blocks in use after the last collection of all."""
 
     def start(self) -> None:
         """Apply the policy."""
+        self._left = sys.getallocatedblocks()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._collected)
 
@@ -57,12 +59,12 @@ class SmallCollections:
         found = gc.collect()
         gc.freeze()
         gc.collect()  # of nothing: the next old collection waits for a quarter of what the last one left
-        self.frozen, self._left = 0, gc.get_freeze_count()
+        self._left = sys.getallocatedblocks()
         took_s = time.monotonic() - began_s
-        logger.debug("%d of %d objects were garbage, %.3f s", found, found + self._left, took_s)
+        logger.debug("%d objects were garbage, %d blocks are left, %.3f s", found, self._left, took_s)
 
     async def run(self) -> None:
-        """Collect all objects whenever enough were frozen, until the task is cancelled."""
+        """Collect all objects whenever it is due, until the task is cancelled."""
         while True:
             await asyncio.sleep(self._looked_s)
             if self.due:
@@ -70,15 +72,13 @@ class SmallCollections:
 
     @property
     def due(self) -> bool:
-        """True once all objects are to be collected."""
-        return self.frozen > self._left + self._frozen_objects
+        """True once memory has doubled since all objects were collected."""
+        return sys.getallocatedblocks() > 2 * self._left + self._more_blocks
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "stop" and info["generation"] == 2:
-            old = objects_of(2)
-            if old > OLD_OBJECTS:
+            if objects_of(2) > OLD_OBJECTS:
                 gc.freeze()
-                self.frozen += old
 
 
 def objects_of(generation: int) -> int:
