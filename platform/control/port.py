@@ -116,7 +116,8 @@ class ControlPort(ControlInbox, Protocol):
 
         With ``retry_on_another_worker`` it requeues the call, waits and returns the new grant, or
         raises as ``submit`` does. Without, everything is done before it first suspends, so that a task
-        that is being cancelled may still call it. None: the call has ended.
+        that is being cancelled may still call it; it then waits, for a call that failed, until calls of
+        other servers are after this end in a shared order. None: the call has ended.
         """
         ...
 

@@ -122,7 +122,7 @@ class Relay:
                 self._trace()
                 cancelled = isinstance(error, asyncio.CancelledError)
                 ending = call.left(self.reader.lost or self.why_left) if cancelled else None
-                # Does not suspend: it is done even while this task is being cancelled.
+                # It is done before it suspends, even while this task is being cancelled.
                 await self._control.release(ending or call.broke(error))
             raise
         self._trace()
