@@ -88,6 +88,11 @@ class ControlPort(ControlInbox, Protocol):
     Calls and runs, views, and changes: of settings (:class:`ControlInbox`), workers and the system.
     """
 
+    @property
+    def shared(self) -> bool:
+        """True if other servers put calls into the same order."""
+        ...
+
     async def submit(self, message: Submit, on_message: OnMessage) -> Grant | RejectCall:
         """Queue a call and wait for its grant.
 

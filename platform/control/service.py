@@ -559,6 +559,11 @@ class ControlService:
         """See the port."""
         self.order.put(message)
 
+    @property
+    def shared(self) -> bool:
+        """See the port."""
+        return self.order.shared
+
     async def recorded(self) -> None:
         """See the port."""
         await self.order.kept()

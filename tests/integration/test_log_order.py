@@ -206,6 +206,7 @@ async def test_a_call_follows_its_parent_though_the_process_of_that_looks_for_th
     append, second.log.append = second.log.append, broken
     second.order.put(Release("r/parent", "completed", TokenUsage(100, 0, 0, 5)))
     seen = asyncio.create_task(second.order.kept())
+    await settle()  # it waits
     async with looking_for_the_log(second):
         second.log.append = append
         followed = asyncio.create_task(after(seen, first, first.submitted("child", run="r")))

@@ -86,6 +86,8 @@ class Relay:
         self.why_left = LEFT
         self._control = decisions.control
         self._decisions, self._worker_of = decisions, worker_of
+        # Some clients send the next call when they see the finish_reason, and not at the stream's end.
+        call.holds_end = decisions.control.shared
         self._transport = transport
         self._on_content = on_content
         self._max_wait_s = max_wait_s
@@ -128,7 +130,8 @@ class Relay:
         self._trace()
         await self._control.release(release)
         await self._control.recorded()
-        call.recorded()
+        if end := call.recorded():
+            self.reader.write(end)
 
     async def _placed(self) -> WorkerRequest:
         until_s = self._clock() + self._max_wait_s
