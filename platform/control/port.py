@@ -88,6 +88,11 @@ class ControlPort(ControlInbox, Protocol):
     Calls and runs, views, and changes: of settings (:class:`ControlInbox`), workers and the system.
     """
 
+    @property
+    def shared(self) -> bool:
+        """True if other servers put calls into the same order."""
+        ...
+
     async def submit(self, message: Submit, on_message: OnMessage) -> Grant | RejectCall:
         """Queue a call and wait for its grant.
 
@@ -116,7 +121,8 @@ class ControlPort(ControlInbox, Protocol):
 
         With ``retry_on_another_worker`` it requeues the call, waits and returns the new grant, or
         raises as ``submit`` does. Without, everything is done before it first suspends, so that a task
-        that is being cancelled may still call it. None: the call has ended.
+        that is being cancelled may still call it; it then waits, for a call that failed, until calls of
+        other servers are after this end in a shared order. None: the call has ended.
         """
         ...
 

@@ -542,6 +542,8 @@ class ControlService:
             return None  # its lease had ended, or control had stopped it
         if not message.retry_on_another_worker:
             self.order.put(message)
+            if message.outcome == "failed":  # its client may repeat it at another server
+                await self.order.kept()
             return None
         waiter.turn = asyncio.get_running_loop().create_future()
         self.order.put(message)
@@ -556,6 +558,11 @@ class ControlService:
     def cancel(self, message: Cancel) -> None:
         """See the port."""
         self.order.put(message)
+
+    @property
+    def shared(self) -> bool:
+        """See the port."""
+        return self.order.shared
 
     async def recorded(self) -> None:
         """See the port."""

@@ -16,9 +16,9 @@ import orjson
 import pytest
 import redis
 from linked_namespace import LinkedNamespace
-from log_members import PREFIX, Members, suspended, traffic
+from log_members import PREFIX, Members, broken, looking_for_the_log, suspended, traffic
 from redis_process import RedisProcess
-from until import settle, turn, until
+from until import DEADLINE_S, settle, turn, until
 from watched_redis import WatchedRedis
 
 from fairserve.interactions.call import TokenUsage
@@ -194,6 +194,57 @@ async def test_kept_waits_until_all_events_so_far_are_in_redis(members, monkeypa
     assert all(f"app/c{number}".encode() in log for number in range(3 * OF_BATCH + 1))
     await members.equal()
     assert len(first.rows("accepted")) == 3 * OF_BATCH + 1
+
+
+async def test_a_call_follows_its_parent_though_the_process_of_that_looks_for_the_log(
+    members, monkeypatch
+):
+    """The client sends its next call to another process as soon as the end of the parent is kept."""
+    monkeypatch.setattr(log_order, "LOOKED_FOR_S", 3600.0)
+    first, second = await members.with_workers()
+    await second.order.applied(second.submitted("parent", run="r"))
+    append, second.log.append = second.log.append, broken
+    second.order.put(Release("r/parent", "completed", TokenUsage(100, 0, 0, 5)))
+    seen = asyncio.create_task(second.order.kept())
+    await settle()  # it waits
+    async with looking_for_the_log(second):
+        second.log.append = append
+        followed = asyncio.create_task(after(seen, first, first.submitted("child", run="r")))
+        await settle()
+        await first.order.applied(ev.TenantChanged("no tenant"))
+    await followed
+    [attached] = [
+        each.message
+        for each in first.outputs
+        if isinstance(each, CallMessage) and each.record_id == "child"
+    ]
+    assert attached.stage == 2
+    await members.equal()
+
+
+async def test_an_answer_waits_for_the_log_for_a_while_and_later_ones_not_at_all(
+    members, monkeypatch
+):
+    monkeypatch.setattr(log_order, "LOOKED_FOR_S", 0.01)
+    _, second = await members.with_workers()
+    async with looking_for_the_log(second):
+        second.order.put(ev.TenantChanged("t", 2.0))
+        await asyncio.wait_for(second.order.kept(), DEADLINE_S)
+        monkeypatch.setattr(log_order, "LOOKED_FOR_S", 3600.0)
+        second.order.put(ev.TenantChanged("t", 3.0))
+        await asyncio.wait_for(second.order.kept(), DEADLINE_S)
+    async with looking_for_the_log(second):  # it was found, so that this answer waits
+        second.order.put(ev.TenantChanged("t", 4.0))
+        kept = asyncio.create_task(second.order.kept())
+        await settle()
+        assert not kept.done()
+    await kept
+    await members.equal()
+
+
+async def after(seen, member, event):
+    await seen
+    await member.order.applied(event)
 
 
 async def test_a_later_progress_of_a_call_replaces_one_that_waits(members):

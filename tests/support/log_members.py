@@ -90,10 +90,11 @@ class Member:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def submitted(self, record_id, tenant="t"):
-        """Return the event of a new call."""
-        ids = f"app/{record_id}", tenant, "app", "u", f"app/{record_id}"
-        call = Call(*ids, "m", 100, 0, 20, pool="m", single=True)
+    def submitted(self, record_id, tenant="t", *, run=""):
+        """Return the event of a new call, of a run of its own or of the one that it names."""
+        call_id = f"{run or 'app'}/{record_id}"
+        ids = call_id, tenant, "app", "u", run or call_id
+        call = Call(*ids, "m", 100, 0, 20, pool="m", single=not run)
         return Submit(call, record_id)
 
     def granted(self, record_id):
@@ -218,3 +219,27 @@ async def suspended(member):
     yield
     member.log.read = read
     ended.set()
+
+
+async def broken(*arguments):
+    """Fail as a command does whose connection is cut."""
+    raise redis.ConnectionError
+
+
+@asynccontextmanager
+async def looking_for_the_log(member):
+    """Cut the connection on which a process reads, and let it find the log again after the block."""
+    read, base = member.log.read, member.log.base
+    found = asyncio.Event()
+
+    async def waits():
+        await found.wait()
+        return await base()
+
+    member.log.read, member.log.base = broken, waits
+    await until(lambda: not member.order.attached)
+    member.log.read = read
+    yield
+    member.log.base = base
+    found.set()
+    await until(lambda: member.order.attached)

@@ -74,6 +74,11 @@ SILENCE_S = 3.0
 """Seconds without a tick after which nothing new is accepted, and the epoch is looked for again."""
 MAX_WAITING = 20_000
 """Events that wait to be written, of which new calls are rejected beyond a half."""
+LOOKED_FOR_S = 1.0
+"""Seconds for which a complete answer waits while this process looks for the log.
+
+Without this wait the next call of a run, at another process, could be in the log before the end of its
+parent. It is as long as a restart of Redis, and short beside an answer."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 0.25
 """Pauses between attempts: the last one is shorter than an election, which no process may miss."""
 
@@ -139,6 +144,10 @@ class LogOrder:
         self._outbox = LogOutbox()
         self._wake = asyncio.Event()
         self._attached = asyncio.Event()
+        self._away = True
+        """True if the log was not found for a while, so that nobody waits for it with an answer."""
+        self._looking: asyncio.TimerHandle | None = None
+        """Ends the wait of complete answers, unless the log is found before."""
         self._stale = False
         """True if the state has to be replaced by the stored one."""
         self._attachment = 0
@@ -178,6 +187,7 @@ class LogOrder:
             async with asyncio.timeout(2.0):
                 await self.kept()
         await cancel(*self._tasks)
+        self._end_waits()
         await self.log.close()
 
     async def _guarded(self, work: Any) -> None:
@@ -195,6 +205,7 @@ class LogOrder:
         self._ticked_s = None
         self._outbox.fail(_unavailable(problem))
         self._detach()
+        self._end_waits()
         logger.error("%s; this process leaves the cell", problem)
         self._on_failure(problem)
 
@@ -251,17 +262,34 @@ class LogOrder:
             self._awaiting -= 1
 
     async def kept(self) -> None:
-        """Wait until the events so far are in Redis; not while Redis does not answer.
+        """Wait until the events so far are in Redis, or it has not answered for ``LOOKED_FOR_S``.
 
-        Until it does they are in this process, which writes them then.
+        Until it does they are in this process, which writes them then. What another process puts after
+        this returned is later in the log, so a call that a client sends after its parent's answer
+        follows the parent.
+
+        Weakness: not so where the log was not found in time, and where Redis has lost the events.
         """
-        if self.attached:
+        if not self._away:
             await self._outbox.kept()
 
     def _detach(self) -> None:
-        """Look for the log before the next reading; nobody waits for it with a complete answer."""
+        """Look for the log before the next reading."""
         self._attached.clear()
+        if self._looking is None and not self._away:
+            loop = asyncio.get_running_loop()
+            self._looking = loop.call_later(LOOKED_FOR_S, self._end_waits)
+
+    def _end_waits(self) -> None:
+        """Let no complete answer wait for the log until it is found."""
+        self._away = True
+        self._stop_looking()
         self._outbox.end_kept()
+
+    def _stop_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
 
     def observe(self, event: CellEvent) -> None:
         """See the protocol: the speaker reports the workers."""
@@ -486,6 +514,8 @@ class LogOrder:
         self._repeat()
         self._stale = False
         self._attached_s = self._looked_s = time.monotonic()
+        self._away = False
+        self._stop_looking()
         self._attached.set()
         self._wake.set()
 

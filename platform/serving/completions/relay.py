@@ -86,6 +86,8 @@ class Relay:
         self.why_left = LEFT
         self._control = decisions.control
         self._decisions, self._worker_of = decisions, worker_of
+        # Some clients send the next call when they see the finish_reason, and not at the stream's end.
+        call.holds_end = decisions.control.shared
         self._transport = transport
         self._on_content = on_content
         self._max_wait_s = max_wait_s
@@ -122,13 +124,14 @@ class Relay:
                 self._trace()
                 cancelled = isinstance(error, asyncio.CancelledError)
                 ending = call.left(self.reader.lost or self.why_left) if cancelled else None
-                # Does not suspend: it is done even while this task is being cancelled.
+                # It is done before it suspends, even while this task is being cancelled.
                 await self._control.release(ending or call.broke(error))
             raise
         self._trace()
         await self._control.release(release)
         await self._control.recorded()
-        call.recorded()
+        if end := call.recorded():
+            self.reader.write(end)
 
     async def _placed(self) -> WorkerRequest:
         until_s = self._clock() + self._max_wait_s

@@ -112,6 +112,11 @@ class RunningCall:
         self.state: State = "waiting"
         self.keeps_answer = False
         """The whole answer is kept beside what is written, because its content is traced."""
+        self.holds_end = False
+        """The client gets the last event of its last sample once the call's end is kept."""
+        self._unended_samples = checked.call.samples
+        self._end: list[bytes] = []
+        """Events that are held until then."""
         self.merger: Merger | None = None
         """The whole answer so far, of a call that is not streamed or may be continued."""
         self.queue_s: float | None = None
@@ -254,7 +259,7 @@ class RunningCall:
             self.merger.add(chunk)
         if self.state == "answering":
             if self.writer is not None:
-                written.append(self.writer.event(chunk))
+                written.append(self._event(self.writer, chunk))
         else:
             self._held.append(chunk)
             if self.streams and chunk.has_content:
@@ -274,7 +279,23 @@ class RunningCall:
         held, self._held = self._held, []
         if self.writer is None:
             return b""
-        return self.begin() + b"".join(map(self.writer.event, held))
+        return self.begin() + b"".join(self._event(self.writer, chunk) for chunk in held)
+
+    def _event(self, writer: AnswerWriter, chunk: WorkerChunk) -> bytes:
+        """Return the events that the client gets of a chunk now."""
+        event = writer.event(chunk)
+        if self.holds_end and self._is_end(chunk):
+            self._end.append(event)
+            return b""
+        return event
+
+    def _is_end(self, chunk: WorkerChunk) -> bool:
+        """Return whether all samples have ended with this chunk, or before."""
+        if chunk.form is None:
+            choices = chunk.data.get("choices") or ()
+            ended = sum(choice.get("finish_reason") is not None for choice in choices)
+            self._unended_samples -= ended
+        return self._unended_samples <= 0
 
     def completed(self) -> tuple[bytes, Release]:
         """Take the end of a complete answer; return the client's rest before its end, and the report."""
@@ -282,9 +303,10 @@ class RunningCall:
         self._step("completed")
         return rest, self._release("completed")
 
-    def recorded(self) -> None:
-        """Take that a crash cannot lose the row any more: the client may see the end."""
+    def recorded(self) -> bytes:
+        """Take that a crash cannot lose the row any more; return what the client gets before the end."""
         self._step("ended")
+        return b"".join(self._end)
 
     # --- progress ---------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from control_world import World
+from until import settle
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
@@ -15,6 +17,7 @@ from fairserve.platform.control.messages import (
     RejectCall,
     Release,
 )
+from fairserve.platform.control.order import OwnOrder
 from fairserve.scheduling import events as ev
 from fairserve.throttling.base import Limits
 
@@ -35,6 +38,32 @@ async def test_a_granted_call_has_one_row(world):
     assert (row["output_tokens"], row["service"], row["ttft_s"]) == (5, 110.0, 2.5)
     assert (row["queue_delay_s"], row["duration_s"], row["wasted"]) == (2.0, 3.0, False)
     assert (row["interaction_id"], row["worker"]) == ("run", "w0")
+
+
+class LateLog(OwnOrder):
+    """An order that keeps no event before ``logged``."""
+
+    shared = True
+
+    def __init__(self, control, world):
+        self.logged = asyncio.Event()
+        super().__init__(control.cell, control.execute, lambda: world.now_s, world.wall)
+
+    async def kept(self):
+        await self.logged.wait()
+
+
+async def test_the_next_call_of_a_failed_one_is_after_its_end_in_the_order():
+    """The client gets the error when the release returns, and may call another server."""
+    world = World(order=LateLog)
+    grant = await world.submit()
+    released = asyncio.create_task(world.release(grant, "failed"))
+    await settle()
+    assert world.journal.row("row-run-c1")["outcome"] == "failed"
+    assert not released.done()
+    world.control.order.logged.set()
+    await released
+    await world.control.close()
 
 
 async def test_the_journal_entry_precedes_the_grant(world):

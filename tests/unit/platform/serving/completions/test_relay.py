@@ -33,6 +33,7 @@ from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.scheduling.local.dlpm import Dlpm
 
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant"}}], "usage": {"prompt_tokens": 4}}
+END = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
 
 def text(n):
@@ -82,6 +83,8 @@ class Worker:
 
 class Control:
     """Grants worker after worker, and keeps every message."""
+
+    shared = False
 
     def __init__(self, *workers, lease_s=60.0):
         self.workers = list(workers)
@@ -206,6 +209,26 @@ async def test_an_answer_completes_only_with_a_durable_row():
     control.in_file.set()
     await carrying
     assert each.call.state == "ended"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_client_sees_the_finish_reason_after_the_end_is_kept_if_servers_share_an_order(
+    shared,
+):
+    """Its next call, at another server, would else be in the order before this end."""
+    control, reader = Control("a"), Reader()
+    control.shared = shared
+    control.in_file.clear()
+    carrying = asyncio.create_task(
+        relay(control, {"a": Worker(ROLE, text(1), text(2), END)}, reader).carry()
+    )
+    await until(lambda: control.releases)
+    await settle()
+    assert reader.tokens == 2
+    assert (b'"finish_reason":"stop"' in reader.body) is not shared
+    control.in_file.set()
+    await carrying
+    assert reader.body.count(b'"finish_reason":"stop"') == 1
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ def chunks(*data):
     return [WorkerChunk(copy.deepcopy(each)) for each in data]
 
 
-def running(*, stream=True, conversation=None, max_tokens=20):
-    call = Call(
-        "call", "t", "app", "u", "app/run", "m", 4, 0, max_tokens, token_ids=np.zeros(4, np.uint32)
-    )
+def running(*, stream=True, conversation=None, max_tokens=20, samples=1):
+    ids = np.zeros(4, np.uint32)
+    call = Call("call", "t", "app", "u", "app/run", "m", 4, 0, max_tokens, token_ids=ids)
+    call.samples = samples
     model = ServedModel(("m",), "m", 100, reader=None)
     checked = CheckedCall(Submit(call, "row"), "call", model, "m", conversation=conversation)
     messages = [{"role": "user", "content": "ok"}]
@@ -79,6 +79,33 @@ def test_an_answer_without_output_is_written_at_its_end():
     assert call.received(chunks(ROLE), 1.0) == b""
     rest, _ = call.completed()
     assert b"assistant" in rest
+
+
+def ended(sample, delta=None):
+    return {"choices": [{"index": sample, "delta": delta or {}, "finish_reason": "stop"}]}
+
+
+def test_the_end_of_the_last_sample_is_held_until_the_row_is_safe():
+    """With it are all events that follow, in their order."""
+    call = sent(samples=2)
+    call.holds_end = True
+    written = [call.received(chunks(data), 1.0) for data in (ROLE, text(1), ended(0), text(2))]
+    assert [each.count(b"data: ") for each in written] == [0, 2, 1, 1]
+    last = ended(1, {"content": "last"})
+    assert call.received(chunks(last, text(3)), 2.0) == b""
+    assert call.completed()[0] == b""
+    end = call.recorded()
+    assert end.count(b"data: ") == 2
+    assert end.index(b"last") < end.index(b"t3")
+
+
+def test_an_answer_of_one_chunk_is_held_until_the_row_is_safe():
+    call = sent()
+    call.holds_end = True
+    assert b"only" not in call.received(chunks(ROLE, ended(0, {"content": "only"})), 1.0)
+    assert (call.state, call.ttft_s) == ("answering", 1.0)
+    call.completed()
+    assert b"only" in call.recorded()
 
 
 def test_starts_and_first_outputs_are_reported_at_once_and_others_in_groups():
