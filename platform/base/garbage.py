@@ -5,8 +5,8 @@ in that time. Calls and runs leave no cyclic garbage, so their objects need no c
 collection is of few objects, and those that survive an old one are frozen: later ones do not visit them.
 What becomes cyclic garbage after that stays, so all objects are collected once memory has doubled.
 
-Weakness: that is one long pause, which a process with a steady number of runs never has. One with 100,000
-runs has 1.5 million objects. The rule needs Python's own allocator: not ``PYTHONMALLOC=malloc``.
+Weakness: that is one long pause, which a process with a steady number of runs never has. One with
+100,000 runs has 1.5 million objects. The rule needs Python's own allocator: not ``PYTHONMALLOC=malloc``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class SmallCollections:
         gc.collect()  # of nothing: the next old collection waits for a quarter of what the last one left
         self._left = sys.getallocatedblocks()
         took_s = time.monotonic() - began_s
-        logger.debug("%d objects were garbage, %d blocks are left, %.3f s", found, self._left, took_s)
+        logger.debug(
+            "%d objects were garbage, %d blocks are left, %.3f s", found, self._left, took_s
+        )
 
     async def run(self) -> None:
         """Collect all objects whenever it is due, until the task is cancelled."""
@@ -76,9 +78,8 @@ class SmallCollections:
         return sys.getallocatedblocks() > 2 * self._left + self._more_blocks
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
-        if phase == "stop" and info["generation"] == 2:
-            if objects_of(2) > OLD_OBJECTS:
-                gc.freeze()
+        if phase == "stop" and info["generation"] == 2 and objects_of(2) > OLD_OBJECTS:
+            gc.freeze()
 
 
 def objects_of(generation: int) -> int:

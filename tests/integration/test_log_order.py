@@ -35,7 +35,7 @@ from fairserve.platform.control.log import outbox as log_outbox
 from fairserve.platform.control.log import speaker as log_speaker
 from fairserve.platform.control.log.order import MAX_WAITING
 from fairserve.platform.control.log.outbox import OF_BATCH
-from fairserve.platform.control.log.redis_log import PresentEpoch
+from fairserve.platform.control.log.redis_log import PresentEpoch, state_bytes
 from fairserve.platform.control.log.shared_cell import NO_ENTRY, EntryId
 from fairserve.platform.control.log.succession import CellMismatchError
 from fairserve.platform.control.log.wire import (
@@ -730,6 +730,48 @@ async def test_a_process_follows_from_a_state_that_is_replaced_before_it_reads_o
     third.order.start()
     await members.equal()
     assert third.rows("accepted") == {"a": 1}
+
+
+async def test_a_process_that_begins_with_an_old_state_takes_the_present_one(
+    members, monkeypatch, caplog
+):
+    first, second = await members.with_workers()
+    third = await members.add(start=False)
+    await third.order.attach()
+    log = f"{PREFIX}:log:{first.order.epoch}"
+    await second.order.applied(second.submitted("a"))
+    await members.settled([first, second])
+    after = str(first.last).encode()
+    monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 0.0)
+    await until(lambda: members.redis.xrange(log, count=1)[0][0] > after)
+    monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 3600.0)
+    assert str(third.last).encode() < after, "the next entries are no longer there"
+    third.order.start()
+    await members.equal()
+    assert third.rows("accepted") == {}
+    assert third.cell.calls.running("app/a")
+    assert "differ" not in caplog.text
+
+
+async def test_two_states_within_a_moment_drop_no_entry(members):
+    first, second = await members.with_workers()
+    epoch, begun = first.order.epoch, stored_entry(members.redis, first.order.epoch)
+    stored = []
+    for member in (first, second):
+        await second.order.applied(ev.TenantChanged("t", 2.0))
+        await members.settled()
+        state = state_bytes(member.order.shared_cell.snapshot())
+        stored.append(member.last)
+        assert await member.log.store_snapshot(epoch, state, member.last, kept_s=60)
+    assert stored_entry(members.redis, epoch) == stored[1]
+    assert [await first.log.where(epoch, each) for each in (begun, *stored)] == ["there"] * 3
+    await second.order.applied(ev.TenantChanged("t", 3.0))
+    assert await first.log.store_snapshot(epoch, state, second.last, kept_s=0)
+    assert [await first.log.where(epoch, each) for each in (begun, *stored)] == [
+        "trimmed",
+        "trimmed",
+        "there",
+    ]
 
 
 async def test_an_earlier_state_replaces_no_later_one(members, monkeypatch):

@@ -93,8 +93,8 @@ async def use_log(log):
     assert await log.where(1, last) == "there"
     assert await log.where(1, EntryId(999, 0)) == "trimmed"
     assert await log.stored() == FIRST
-    assert await log.store_snapshot(1, state, last)
-    assert not await log.store_snapshot(1, state, last), "it is not later"
+    assert await log.store_snapshot(1, state, last, kept_s=3600)
+    assert not await log.store_snapshot(1, state, last, kept_s=3600), "it is not later"
     assert await log.snapshot(1) == {"last": str(FIRST)}
     assert await log.ahead("p", last) == last
     await log.note(last.ms)

@@ -38,6 +38,7 @@ from fairserve.platform.control.log.clock import LogClock
 from fairserve.platform.control.log.live_processes import BEAT_TICKS
 from fairserve.platform.control.log.outbox import LogOutbox
 from fairserve.platform.control.log.redis_log import (
+    ENTRIES_AT_ONCE,
     LOST,
     LogEntry,
     PresentEpoch,
@@ -150,6 +151,8 @@ class LogOrder:
         """Ends the wait of complete answers, unless the log is found before."""
         self._stale = False
         """True if the state has to be replaced by the stored one."""
+        self._behind = True
+        """True if the next entries may be old ones."""
         self._attachment = 0
         """Number of times that the log was found."""
         self._made_s = time.monotonic()
@@ -340,9 +343,7 @@ class LogOrder:
                     await self._attach()
                 entries = await self.log.read(self.epoch, self.shared_cell.last, READ_MS)
                 looked_s, self._looked_s = self._looked_s, time.monotonic()
-                if self._looked_s - looked_s > SUSPENDED_S or (
-                    not entries and await self._where() == "lost"
-                ):
+                if self._looked_s - looked_s > SUSPENDED_S or not await self._are_next(entries):
                     self._detach()
                     continue
                 failures = 0
@@ -360,6 +361,16 @@ class LogOrder:
                     break
             if entries:
                 await self._gather()
+
+    async def _are_next(self, entries: Sequence[LogEntry]) -> bool:
+        """Return whether entries follow the last one that was applied, so that none is missing.
+
+        Redis is asked where some may have been dropped as old ones, or lost: not near the log's end.
+        """
+        behind, self._behind = self._behind, len(entries) >= ENTRIES_AT_ONCE
+        if entries and not behind and not self._behind:
+            return True
+        return await self._where() == "there"
 
     async def _gather(self) -> None:
         """Let entries gather, unless somebody here waits for one."""
@@ -514,7 +525,7 @@ class LogOrder:
         self._repeat()
         self._stale = False
         self._attached_s = self._looked_s = time.monotonic()
-        self._away = False
+        self._away, self._behind = False, True
         self._stop_looking()
         self._attached.set()
         self._wake.set()

@@ -75,7 +75,8 @@ local cut = redis.call('GET', KEYS[3])
 if cut and not later(ARGV[2], cut) then return 0 end
 redis.call('SET', KEYS[2], ARGV[1])
 redis.call('SET', KEYS[3], ARGV[2])
-if cut then redis.call('XTRIM', KEYS[1], 'MINID', cut) end
+local function ms(entry) return tonumber(string.match(entry, '(%d+)-')) end
+if cut and ms(ARGV[2]) - ms(cut) >= tonumber(ARGV[3]) then redis.call('XTRIM', KEYS[1], 'MINID', cut) end
 return 1
 """
 _BEGIN = """
@@ -256,14 +257,18 @@ class RedisLog:
         await asyncio.sleep(ELECTION_S)
         return max(EntryId.of(each) for each in (await self._commands.hgetall(key)).values())
 
-    async def store_snapshot(self, epoch: int, state: bytes, last: EntryId) -> bool:
+    async def store_snapshot(
+        self, epoch: int, state: bytes, last: EntryId, *, kept_s: float
+    ) -> bool:
         """Replace the state of the epoch by a later one, and drop the entries before the former one.
 
         A process that has just read the former one can follow from there until the next one is stored.
-        Return false if this one is not later, or the epoch is over.
+        Nothing is dropped if the former one is not ``kept_s`` older: two processes may store theirs at
+        once. Return false if this one is not later, or the epoch is over.
         """
         keys = self._key("log", epoch), self._key("snapshot", epoch), self._key("cut")
-        stored = await self._commands.eval(_STORE, len(keys), *keys, state, str(last))
+        kept_ms = int(kept_s * 1000)
+        stored = await self._commands.eval(_STORE, len(keys), *keys, state, str(last), kept_ms)
         return bool(stored == 1)
 
     async def stored(self) -> EntryId | None:

@@ -178,7 +178,7 @@ class Speaker:
             (epoch, last, state), self._state = self._state, None
             self._stored_s = time.monotonic()
             if epoch == order.epoch:
-                await self._log.store_snapshot(epoch, state, last)
+                await self._log.store_snapshot(epoch, state, last, kept_s=SNAPSHOT_S / 2)
 
     def _state_of(self, **changes: Any) -> bytes:
         """Return the state of this process, with changes, as it is stored."""
@@ -208,7 +208,7 @@ class Speaker:
         if self._stored() < sealed and now_s - self._sealed_s < ROWS_S:
             return
         last, state = order.shared_cell.last, self._state_of()
-        if await self._log.store_snapshot(order.epoch, state, last):
+        if await self._log.store_snapshot(order.epoch, state, last, kept_s=SNAPSHOT_S / 2):
             self._handed_over, order.speaks = True, False
             logger.warning("a newer version takes the cell over; this process is to be stopped")
             await self._log.leave(self._token)
