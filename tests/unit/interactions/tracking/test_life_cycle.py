@@ -7,6 +7,7 @@ from virtual_cluster import make_call
 
 from fairserve.interactions import errors
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.tracking import tracker
 from fairserve.interactions.tracking.run import RestoredRun
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
 
@@ -61,6 +62,35 @@ def test_an_idle_run_ends_with_the_outcome_of_its_last_call(outcome, requested_t
     (end,) = life.expire(IDLE_S)
     assert summary(end) == expected
     assert life.expire(10 * IDLE_S) == []
+
+
+def test_one_tick_ends_some_of_many_idle_runs_and_the_next_ones_the_others(monkeypatch):
+    monkeypatch.setattr(tracker, "ENDED_AT_ONCE", 10)
+    life = Life()
+    for number in range(25):
+        life.tracker.open(f"run-{number}", OWNER, number / 100)
+    ends = [[end.interaction_id for end in life.expire(1000.0)] for _ in range(4)]
+    assert [len(each) for each in ends] == [10, 10, 5, 0]
+    assert [run for tick in ends for run in tick] == [f"run-{number}" for number in range(25)]
+
+
+def test_one_tick_visits_some_of_many_runs_that_are_not_idle():
+    life, visited = Life(), []
+    for number in range(1000):
+        run = f"run-{number}"
+        call = make_call(f"c-{number}", run=run)
+        life.tracker.accept(call, life.tracker.attach(call, PROFILE, 0.0), 0.0)
+        life.end(call, now_s=IDLE_S - 1)
+
+    def profile_of(app):
+        visited.append(app)
+        return PROFILE
+
+    for _ in range(4):
+        before = len(visited)
+        assert life.tracker.expire(profile_of, IDLE_S) == []
+        assert len(visited) - before <= 256
+    assert len(life.expire(2 * IDLE_S)) == 256
 
 
 def test_a_run_whose_waiting_call_was_rejected_ends_as_throttled_after_its_idle_time():

@@ -1,6 +1,7 @@
 """Collections visit few objects of a process with many, and find what is garbage."""
 
 import asyncio
+import collections
 import gc
 import sys
 import threading
@@ -61,6 +62,18 @@ def test_no_collection_visits_all_live_objects(small, visited):
     live = [[] for _ in range(LIVE)]
     assert 0 < max(visited) < MOST
     assert sum(visited) < 4 * len(live), "each is visited by a few collections"
+
+
+def test_collections_are_small_though_as_many_objects_are_freed_as_are_made(small, visited):
+    live = collections.deque([] for _ in range(LIVE))
+    gc.freeze()
+    for number in range(LIVE):
+        live.append([])
+        live.popleft()
+        if number % 2500 == 0:
+            small.collect_young()
+    gc.collect(0)
+    assert max(visited) < MOST
 
 
 def test_garbage_of_new_objects_is_collected(small):
