@@ -125,6 +125,7 @@ _ROUTES: Mapping[Role, str] = {
     """,
     "admin": """
         POST /admin/cluster/workers
+        PUT /admin/cluster/workers/{worker_id}
         DELETE /admin/cluster/workers/{worker_id}
         PUT /admin/cluster/aliases/{name:path}
         DELETE /admin/cluster/aliases/{name:path}
