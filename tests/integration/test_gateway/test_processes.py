@@ -350,7 +350,7 @@ def has_progress(data_dir, old):
 
 def test_ctrl_c_drains_ends_the_children_and_loses_no_row(fragile):
     children = list(fragile.worker_pids().values())
-    with streaming(fragile, "run-draining", tokens=400) as (lines, _):
+    with streaming(fragile, "run-draining", tokens=150) as (lines, _):
         fragile.process.send_signal(signal.SIGINT)
         *_, last = lines
     assert last == "data: [DONE]", "a running call ends cleanly"
@@ -358,6 +358,6 @@ def test_ctrl_c_drains_ends_the_children_and_loses_no_row(fragile):
     assert not any(map(alive, children))
     assert not (fragile.data_dir / "sockets").exists()
     (row,) = fragile.rows(interaction_id="run-draining")
-    assert (row["outcome"], row["output_tokens"]) == ("completed", 400)
+    assert (row["outcome"], row["output_tokens"]) == ("completed", 150)
     log = fragile.log()
     assert "Traceback" not in log, log
