@@ -74,6 +74,17 @@ class ServerClient:
 
         return eventually(ask, lambda: f"{''.join(last)}\n{self.log()}", deadline_s=180).json()
 
+    def wait_for_report(self, path, condition):
+        """Poll a usage report until it fulfils the condition; return it. Its rows are summed up soon."""
+
+        def fulfils(report):
+            found = condition(report)
+            if not found:
+                self.call(self.admin_key, "POST", "/admin/jobs/rollup/run")
+            return found
+
+        return self.wait_for(path, self.admin_key, fulfils)
+
     def wait_for_usage(self, *, calls, complete_runs=0):
         """Return the sums of ``/admin/usage`` once the ledger has exactly this many calls.
 
@@ -84,6 +95,6 @@ class ServerClient:
             sums = report["sums"]
             return sums["calls"] >= calls and sums["interactions"]["complete"] >= complete_runs
 
-        sums = self.wait_for("/admin/usage", self.admin_key, rolled_up)["sums"]
+        sums = self.wait_for_report("/admin/usage", rolled_up)["sums"]
         assert sums["calls"] == calls, sums
         return sums

@@ -215,9 +215,8 @@ def test_usage_reports_group_by_tier(tiers):
     client = tiers.client(app)
     made = [client.chat.completions.create(**asked(service_tier=tier)) for tier in ("flex", "auto")]
     costs = {row["service_tier"]: row["cost"] / 1e9 for row in map(tiers.row, (a.id for a in made))}
-    report = tiers.server.wait_for(
+    report = tiers.server.wait_for_report(
         f"/admin/usage?app={app['id']}&group_by=service_tier",
-        tiers.server.admin_key,
         lambda found: found["sums"]["calls"] == 2,
     )
     assert {row["service_tier"]: row["cost"] for row in report["items"]} == costs
