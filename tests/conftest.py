@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import given, is_hypothesis_test, settings, strategies
 
 if not Path("/dev/nvidiactl").exists():
     # Read when triton is first imported, possibly by torch: kernels are run by its interpreter.
@@ -53,8 +53,8 @@ def pytest_configure(config):
     deep = config.getoption("--deep")
     settings.load_profile("deep" if deep else "quick")
     # The processes of pytest-xdist use the seed of the process that started them.
-    given = getattr(config, "workerinput", {}).get("seed") or config.getoption(SEED_OPTION)
-    config.option.hypothesis_seed = str(_new_seed(deep=deep) if given is None else given)
+    seed = getattr(config, "workerinput", {}).get("seed") or config.getoption(SEED_OPTION)
+    config.option.hypothesis_seed = str(_new_seed(deep=deep) if seed is None else seed)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -97,6 +97,22 @@ def seed(request):
     """Return a number for ``random.Random``, derived from the seed of the run and the test's name."""
     text = f"{request.config.getoption(SEED_OPTION)} {request.node.nodeid}"
     return random.Random(text).randrange(2**32)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _first_property():
+    """Try a property before any object is frozen.
+
+    Hypothesis looks for who refers to its random numbers then, and warns if it finds none: it does not
+    see frozen objects, and a server that runs in this process freezes some at any time.
+    """
+
+    @settings(max_examples=1, database=None)
+    @given(strategies.none())
+    def holds(_):
+        pass
+
+    holds()
 
 
 @pytest.fixture(autouse=True, scope="module")
