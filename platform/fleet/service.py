@@ -77,12 +77,11 @@ class FleetChanges:
         """
         row = self._worker(worker_id)
         before, was = _plain(row), spec_of(row)
-        wanted = WorkerJoin(id=worker_id, **body.model_dump(exclude_unset=True))
-        others = {name: w for name, w in self._desired.workers.items() if name != worker_id}
-        self._check(FleetPart(workers=(spec_of(wanted),)), replace(self._desired, workers=others))
-        for name, value in wanted.model_dump(exclude={"id"}).items():
+        for name, value in body.model_dump().items():
             if name != "managed_by" or name in body.model_fields_set:
                 setattr(row, name, value)
+        others = {name: w for name, w in self._desired.workers.items() if name != worker_id}
+        self._check(FleetPart(workers=(spec_of(row),)), replace(self._desired, workers=others))
         self._session.flush()
         self._record("worker.change", worker_id, before, _plain(row))
         return self._any_worker(worker_id), spec_of(row) != was

@@ -122,11 +122,12 @@ class _Reading:
 
     def _throttling(self) -> ThrottlingChoice | None:
         """Return the newest choice; None if the settings of the server are in force."""
-        page = self._client.call("GET", "/admin/throttling/history", limit=1)
-        for answer in page["items"]:
-            self._ids[Key("throttling", ())] = str(answer["version"])
-            return _read(ThrottlingChoice, answer)  # type: ignore[no-any-return]
-        return None
+        newest = self._client.call("GET", "/admin/throttling/history", limit=1)["items"]
+        if not newest:
+            return None
+        self._ids[Key("throttling", ())] = str(newest[0]["version"])
+        choice: ThrottlingChoice = _read(ThrottlingChoice, newest[0])
+        return choice
 
     def _workers(self) -> dict[str, ApiWorker]:
         found = {}
