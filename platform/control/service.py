@@ -16,13 +16,10 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
-from fairserve.interactions.call import Call
-from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.run import RestoredRun
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.errors import FairServeError, UnavailableError
@@ -45,20 +42,12 @@ from fairserve.platform.control.cell_events import (
     RunRestored,
     SystemChanged,
 )
-from fairserve.platform.control.client_state import client_levels, client_state
-from fairserve.platform.control.entitlement import entitlements
 from fairserve.platform.control.journal.journal import JournalUnavailableError
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.messages import (
     CallEvent,
-    CallView,
     Cancel,
-    Client,
-    ClientState,
-    ClusterView,
-    Entitlements,
     Grant,
-    LevelView,
-    ModelView,
     OnMessage,
     OnRunEvent,
     Progress,
@@ -69,28 +58,20 @@ from fairserve.platform.control.messages import (
     RunView,
     ServerStopping,
     Submit,
-    WorkerView,
 )
 from fairserve.platform.control.options import ControlOptions
 from fairserve.platform.control.order import EventOrder, OwnOrder
-from fairserve.platform.control.port import CallListener
 from fairserve.platform.control.storage import RowsJournal
+from fairserve.platform.control.views import ControlViews
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.scheduling.system import SystemConfig
-from fairserve.throttling.quotas.contracts import ContractUse
-from fairserve.throttling.quotas.quota import QuotaScope
 
 logger = logging.getLogger(__name__)
 
 STOPPED = "server stopped"
 NOTHING = Cancel("")
 """An event without an effect, for who waits until earlier ones are applied."""
-VIEWED_AT_ONCE = 200
-MOST_SELECTED = 1000
-"""Live runs among which those that wait for memory are selected."""
-"""Live calls of a run that are read in one turn of the event loop: about 3 ms."""
 
 
 @dataclass(slots=True, eq=False)
@@ -129,8 +110,11 @@ class _Waiter:
 MakeOrder = Callable[["ControlService"], EventOrder]
 
 
-class ControlService:
-    """The in-process :class:`~fairserve.platform.control.port.ControlPort`."""
+class ControlService(ControlViews):
+    """Control as the rest of the platform uses it: calls, runs, views, and changes of settings.
+
+    ``progress`` and ``cancel`` do not wait for their effect.
+    """
 
     def __init__(
         self,
@@ -151,12 +135,10 @@ class ControlService:
 
         ``clock`` and ``wall`` are those of ``order``; without one this process decides alone.
         """
-        self.cell = Cell(system, options, seed=seed, parameters=parameters, prices=prices)
-        """Read-only outside of this class."""
+        cell = Cell(system, options, seed=seed, parameters=parameters, prices=prices)
+        super().__init__(cell, clock, wall)
         self._journal = journal
         self._require_lease = require_lease
-        self._clock = clock
-        self._wall = wall
         self._listeners: list[CallListener] = []
         self._listeners_of_all: list[CallListener] = []
         """Those that get the calls of other processes, too."""
@@ -171,9 +153,6 @@ class ControlService:
         self._outputs: deque[Output] = deque()
         """Outputs that are not executed yet."""
         self._executing = False
-        self._draining = False
-        self._answered = False
-        """True once another version decides, and answers for the calls of this process."""
         self._no_calls = asyncio.Event()
         """Set while control drains and no call is left."""
         self.openings = BudgetOpenings(spent, self.post)
@@ -314,13 +293,6 @@ class ControlService:
                 for listener in self._listeners_of_all:
                     listener.call_dropped(live)
         self._followers.publish_all(ServerStopping())
-
-    def _require_view(self) -> None:
-        """Raise UnavailableError if the cell is not kept up to date here."""
-        if self._answered:
-            raise UnavailableError(
-                "servers of a newer version show this; try again", headers={"Retry-After": "2"}
-            )
 
     async def _fail_lost(self, record_ids: Sequence[str]) -> None:
         """Answer those of these clients whose calls the cell does not know, and withdraw the calls.
@@ -491,7 +463,15 @@ class ControlService:
     # --- a call -----------------------------------------------------------------------------------
 
     async def submit(self, message: Submit, on_message: OnMessage) -> Grant | RejectCall:
-        """See the port."""
+        """Queue a call and wait for its grant.
+
+        Cancelling the task withdraws the call. ``on_message`` is called from the event loop: with the
+        call's place in its run before the answer, and if it must stop after its grant. A call whose
+        client named no run joins the run that its clues name. Raises a FairServeError: 404, 409 or
+        422 if the call does not fit its run (nothing is recorded then), 503 if it was not granted in
+        time, the queue is full, control is draining, the call cannot be written to the journal, or
+        another server may hold the database.
+        """
         self._require_storage("call")
         turn = asyncio.get_running_loop().create_future()
         waiter = _Waiter(message.record_id, on_message, turn, call_id=message.call.call_id)
@@ -518,14 +498,17 @@ class ControlService:
             self.order.put(Cancel(call_id, "cancelled", "client disconnected"))
 
     def progress(self, message: Progress) -> bool:
-        """See the port."""
+        """Report the usage of a granted call; return false if its lease has expired."""
         if message.call_id not in self._granted:
             return False
         self.order.put(message)
         return True
 
     def moved(self, call_id: str, worker_id: str) -> bool:
-        """See the port."""
+        """Report that a granted call has started at another worker than that of its grant.
+
+        Return false if the call has ended, or no such worker serves its model.
+        """
         if call_id not in self._granted:
             return False
         try:
@@ -536,7 +519,13 @@ class ControlService:
         return True
 
     async def release(self, message: Release) -> Grant | None:
-        """See the port."""
+        """End a granted call; called exactly once per grant.
+
+        With ``retry_on_another_worker`` it requeues the call, waits and returns the new grant, or
+        raises as ``submit`` does. Without, everything is done before it first suspends, so that a task
+        that is being cancelled may still call it; it then waits, for a call that failed, until calls of
+        other servers are after this end in a shared order. None: the call has ended.
+        """
         waiter = self._granted.get(message.call_id)
         if waiter is None:
             return None  # its lease had ended, or control had stopped it
@@ -556,16 +545,16 @@ class ControlService:
         return granted
 
     def cancel(self, message: Cancel) -> None:
-        """See the port."""
+        """Withdraw a queued call; a granted one ends with its release. Unknown ids are ignored."""
         self.order.put(message)
 
     @property
     def shared(self) -> bool:
-        """See the port."""
+        """True if other servers put calls into the same order."""
         return self.order.shared
 
     async def recorded(self) -> None:
-        """See the port."""
+        """Wait until the released calls reach the ledger even if this process is killed."""
         await self.order.kept()
         await self._journal.written()
 
@@ -591,7 +580,12 @@ class ControlService:
         *,
         declared: bool = False,
     ) -> RunView:
-        """See the port."""
+        """Open an empty run that the call ``sink`` completes. It survives a restart from then on.
+
+        Raises ConflictError if it exists, and UnavailableError if nothing new is accepted.
+
+        A ``declared`` run belongs to a program: it accepts only its calls, and ends when it is closed.
+        """
         self._require_storage("interaction")
         await self.order.applied(ev.InteractionOpened(run_id, tenant, app, user, sink, declared))
         view = self.cell.runs.view(run_id)
@@ -602,185 +596,39 @@ class ControlService:
         return view
 
     async def restore_interaction(self, run: RestoredRun, opened_at: float) -> None:
-        """See the port."""
+        """Continue a run that was open before a restart; one that was closing ends at once.
+
+        Raises ConflictError if there is such a run, and UnavailableError if there are too many.
+        """
         await self.order.applied(RunRestored(run, opened_at))
 
     async def close_interaction(self, run_id: str, *, cancel: bool, failed: bool = False) -> None:
-        """See the port."""
+        """End a run: complete once its calls have ended, or cancelled with all its calls.
+
+        With ``failed`` it is aborted. Raises NotFoundError or ConflictError.
+        """
         await self.order.applied(ev.InteractionClosed(run_id, cancel=cancel, failed=failed))
         await self._journal.written()
 
-    def run_of(self, owner: Client, clues: Sequence[Clue], answer: Sequence[int]) -> str | None:
-        """See the port."""
-        tracker = self.cell.dispatcher.tracker
-        run, _ = tracker.joinable(owner, clues, answer, self._clock())
-        return None if run is None else run.interaction_id
-
     def follow_run(self, run_id: str, on_event: OnRunEvent, sharer: str) -> Callable[[], None]:
-        """See the port."""
+        """Deliver the events of a run and its calls from now on; the result ends that.
+
+        The run need not exist. ``sharer`` is the tenant that follows, or the operators. Raises
+        RateLimitedError or UnavailableError if there are too many followers.
+        """
         self._require_view()
         return self._followers.subscribe(run_id, on_event, sharer)
 
-    async def interaction(self, run_id: str) -> RunView | None:
-        """See the port."""
-        self._require_view()
-        return self.cell.runs.view(run_id)
-
-    async def runs(
-        self,
-        tenant: str | None,
-        app: str | None,
-        limit: int,
-        *,
-        user: str | None = None,
-        held: bool | None = None,
-    ) -> list[RunView]:
-        """See the port."""
-        self._require_view()
-        most = limit if held is None else MOST_SELECTED
-        found = self.cell.runs.latest(most, tenant=tenant, app=app, user=user)
-        if held is None:
-            return found
-        waiting = self.held_runs(each.interaction_id for each in found)
-        return [each for each in found if (each.interaction_id in waiting) == held][:limit]
-
-    def held_runs(self, run_ids: Iterable[str]) -> frozenset[str]:
-        """See the port. O(1) while no run waits for memory; else a part of each run's calls is read."""
-        dispatcher = self.cell.dispatcher
-        if not any(pool.gate is not None and pool.gate.full for pool in dispatcher.pools.values()):
-            return frozenset()
-        return frozenset(each for each in run_ids if self._is_held(each))
-
-    def _is_held(self, run_id: str) -> bool:
-        run = self.cell.dispatcher.tracker.get(run_id)
-        of_run = () if run is None else islice(run.live_calls, VIEWED_AT_ONCE)
-        calls = (self.cell.calls.get(call_id) for call_id in of_run)
-        return any(
-            call is not None
-            and call.worker_id is None
-            and self.cell.dispatcher.pool_of(call.call.pool).holds(call.call)
-            for call in calls
-        )
-
-    async def interaction_calls(self, run_id: str) -> list[CallView]:
-        """See the port."""
-        self._require_view()
-        run = self.cell.dispatcher.tracker.get(run_id)
-        views: list[CallView] = []
-        for number, call_id in enumerate(() if run is None else tuple(run.live_calls)):
-            if number % VIEWED_AT_ONCE == VIEWED_AT_ONCE - 1:
-                await asyncio.sleep(0)  # let other calls proceed
-            live = self.cell.calls.get(call_id)
-            if live is not None:
-                views.append(self._call_view(live))
-        return views
-
-    def _call_view(self, live: CallState) -> CallView:
-        record = live.record("completed", now_s=self._clock(), ended_at=self._wall())
-        if live.worker_id is not None:
-            return CallView("running", record)
-        held = self.cell.dispatcher.pool_of(live.call.pool).holds(live.call)
-        return CallView("held" if held else "queued", record)
-
     # --- views ------------------------------------------------------------------------------------
 
-    def limits_in_use(self, tenant: str, app: str, user: str) -> LimitsInUse:
-        """See the port."""
-        return self.cell.dispatcher.limits_in_use((tenant, app, user), self._clock(), self._wall())
-
-    def quota_in_use(self, scope: QuotaScope, owner: str, user: str = "") -> ContractUse:
-        """See the port."""
-        holder = (scope, owner, user)
-        return self.cell.dispatcher.quota_in_use(holder, self._clock(), self._wall())
-
-    def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
-        """See the port."""
-        return self.cell.dispatcher.directory.model_allowed(tenant, app, user, model)
-
-    def priority_granted(self, tenant: str, app: str, user: str) -> bool:
-        """See the port."""
-        return self.cell.dispatcher.directory.priority_weight(tenant, app, user) is not None
-
-    def tier_weight(self, call: Call) -> float:
-        """See the port."""
-        return self.cell.dispatcher.directory.tier_weight(call)
-
-    def entitlements(self, clients: Collection[Client]) -> Entitlements:
-        """See the port."""
-        return entitlements(self.cell.dispatcher, clients)
-
-    def client_state(self, client: Client) -> ClientState:
-        """See the port."""
-        return client_state(self.cell.dispatcher, client)
-
-    def client_levels(self, client: Client) -> list[LevelView]:
-        """See the port."""
-        return client_levels(self.cell.dispatcher, client)
-
-    def client_calls(self, client: Client, limit: int) -> list[CallView]:
-        """See the port."""
-        owned = (live for live in self.cell.calls if live.owner == client)
-        return [self._call_view(live) for live in islice(owned, limit)]
-
     def subscribe(self, listener: CallListener, *, own: bool = False) -> None:
-        """See the port."""
+        """Notify a listener of the calls and runs from now on; before the first call.
+
+        ``own``: only of calls that were submitted in this process, and of runs.
+        """
         self._listeners.append(listener)
         if not own:
             self._listeners_of_all.append(listener)
-
-    async def cluster(self) -> ClusterView:
-        """See the port."""
-        dispatcher = self.cell.dispatcher
-        demand, capacity = dispatcher.load()
-        return ClusterView(
-            system=self.cell.system.name,
-            overloaded=dispatcher.overloaded,
-            draining=self._draining,
-            demand_tokens=demand,
-            capacity_tokens=capacity,
-            queued_calls=self.cell.calls.waiting,
-            running_calls=self.cell.calls.granted,
-            live_interactions=len(self.cell.runs),
-            workers=tuple(
-                WorkerView(
-                    worker.worker_id,
-                    worker.draining,
-                    worker.kv_capacity_tokens,
-                    worker.demand_tokens,
-                    worker.waiting_tokens,
-                    worker.calls,
-                    model,
-                    worker.foreign_tokens,
-                    0 if each.gate is None else each.gate.residents.held_tokens(worker.worker_id),
-                    worker.sequences + worker.background.sequences,
-                    worker.background.slots,
-                    each.worker_table.window_tokens(worker),
-                    None
-                    if each.gate is None
-                    else each.gate.residents.prompt_tokens(worker.worker_id),
-                )
-                for model, each in dispatcher.pools.items()
-                for worker in each.worker_table.workers.values()
-            ),
-            models=tuple(
-                ModelView(
-                    model,
-                    each.overload.overloaded,
-                    *each.load(),
-                    len(each.feeder),
-                    each.overload.watermarks.high,
-                    each.overload.watermarks.low,
-                    len(each.background_feed),
-                    sum(one.background.calls for one in each.worker_table.workers.values()),
-                    0 if each.gate is None else each.gate.held_calls,
-                    0 if each.gate is None else len(each.gate.residents),
-                    each.feed.demand_tokens,
-                    each.expected_wait_s,
-                )
-                for model, each in dispatcher.pools.items()
-            ),
-            parameters=dict(self.cell.parameters),
-        )
 
 
 def _stopping() -> UnavailableError:

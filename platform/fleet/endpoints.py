@@ -12,7 +12,8 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
-from fairserve.platform.control.port import ControlPort, ServingRight
+from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.storage import ServingRight
 from fairserve.platform.fleet.fleet_view import cluster_out
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.tenancy.principals import require_admin
@@ -57,7 +58,7 @@ async def readiness(request: Request) -> JSONResponse:
     ``workers``. A worker whose model waits for its tokenizer does not count.
     """
     models: Models = request.app.state.models
-    control: ControlPort = request.app.state.control
+    control: ControlService = request.app.state.control
     lease: ServingRight | None = request.app.state.lease
     if (await control.cluster()).draining:
         status = "draining"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
 from fairserve.platform.fleet.model_pools import ModelPools
@@ -18,7 +18,7 @@ from fairserve.platform.fleet.supervisor import Supervisor
 class FleetParts:
     """Built by the server when it starts; endpoints find it as ``app.state.fleet``."""
 
-    control: ControlPort
+    control: ControlService
     sessions: SessionFactory
     running: RunningFleet
     pool: WorkerPool

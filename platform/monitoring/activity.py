@@ -27,8 +27,9 @@ from itertools import chain
 from typing import NamedTuple
 
 from fairserve.interactions.call import Call
+from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.messages import Client
-from fairserve.platform.control.port import CallListener, CallState
 from fairserve.platform.monitoring.activity_bucket import (
     NOT_SERVED,
     ClosedBucket,

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from fairserve.platform.base.shared_limit import SharedLimit
-from fairserve.platform.control.port import CallListener, CallState
+from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.monitoring.activity import BUCKET_S
 from fairserve.platform.monitoring.activity_bucket import CallCounts
 from fairserve.scheduling.events import CallOutcome

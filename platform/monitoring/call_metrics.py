@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from fairserve.platform.control.port import CallListener, CallState
+from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.monitoring.activity_bucket import MAX_REASONS, OTHER_REASON
 from fairserve.scheduling.events import CallOutcome, InteractionEnded
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fairserve.platform.control.messages import Client
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.monitoring.activity import Activity
 from fairserve.platform.monitoring.entitled import DemandShares, shares_by_demand
 from fairserve.scheduling.metrics import jain_index
@@ -50,7 +50,7 @@ class ShareReader:
 class ClientShares:
     """Belongs to the event loop."""
 
-    def __init__(self, control: ControlPort, activity: Activity) -> None:
+    def __init__(self, control: ControlService, activity: Activity) -> None:
         self._control = control
         self._activity = activity
         self._read: dict[int, ShareReader] = {}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from fairserve.platform.control.messages import Client
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
 from fairserve.platform.monitoring.activity_bucket import ClosedBucket
 from fairserve.platform.monitoring.client_shares import ClientShares
@@ -51,7 +51,7 @@ class ClientReading:
 
     def __init__(
         self,
-        control: ControlPort,
+        control: ControlService,
         activity: Activity,
         tenant: str | None,
         found: Sequence[_Seen],
@@ -138,7 +138,7 @@ class Clients:
 
     def __init__(
         self,
-        control: ControlPort,
+        control: ControlService,
         activity: Activity,
         client_shares: ClientShares,
         clock: Callable[[], float],

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from fairserve.engine.wire.base import WorkerMetrics
 from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.messages import Client, ClusterView, WorkerView
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
 from fairserve.platform.monitoring.live_snapshot import (
     LiveSnapshot,
@@ -61,7 +61,7 @@ class History:
 
     def __init__(
         self,
-        control: ControlPort,
+        control: ControlService,
         activity: Activity,
         members: Callable[[], Iterable[PoolMember]],
         clock: Callable[[], float],

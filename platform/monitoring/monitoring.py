@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.control.messages import Client
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.monitoring.activity import Activity
 from fairserve.platform.monitoring.app_calls import AppCalls
 from fairserve.platform.monitoring.call_metrics import CallMetrics
@@ -25,7 +25,7 @@ class Monitoring:
 
     def __init__(
         self,
-        control: ControlPort,
+        control: ControlService,
         members: Callable[[], Iterable[PoolMember]],
         *,
         clock: Callable[[], float] = time.monotonic,

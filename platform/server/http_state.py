@@ -17,7 +17,8 @@ from fairserve.platform.background.alarms.watch import AlarmWatch
 from fairserve.platform.background.jobs.service import JobRequests
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.console.status import StatusLine
-from fairserve.platform.control.port import ControlPort, RowsLedger, ServingRight
+from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.storage import RowsLedger, ServingRight
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.parts import FleetParts
@@ -56,7 +57,7 @@ class HttpState:
 class RunningState:
     """State of an application while its platform runs."""
 
-    control: ControlPort
+    control: ControlService
     alarms: AlarmWatch
     clients: Clients
     metrics: Metrics

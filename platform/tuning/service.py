@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, InvalidRequestError
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.operations import ThrottlingSetting
@@ -147,7 +147,7 @@ def change_and_apply(
     session: Session,
     principal: Principal,
     settings: TuningSettings,
-    control: ControlPort,
+    control: ControlService,
     body: ThrottlingPut,
 ) -> ThrottlingChanged:
     """Store a change and apply it after the commit."""

@@ -43,7 +43,8 @@ from fairserve.platform.background.jobs.service import jobs_out
 from fairserve.platform.background.settings import JobSettings
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.control.messages import Client
-from fairserve.platform.control.port import ControlPort, RowsLedger
+from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.storage import RowsLedger
 from fairserve.platform.db.apart import write_apart
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
@@ -66,7 +67,7 @@ AT_ONCE = 50
 class AlarmSources:
     """The parts of the server that the rules are fed from."""
 
-    control: ControlPort
+    control: ControlService
     monitoring: Monitoring
     pool: WorkerPool
     model_pools: ModelPools

@@ -34,7 +34,7 @@ from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.schemas import UserId
@@ -195,7 +195,7 @@ async def _page(
     wrong: forms.Wrong = forms.NOTHING,
 ) -> Response:
     found = await _read(request, viewer, client)
-    control: ControlPort = request.app.state.control
+    control: ControlService = request.app.state.control
     meters = meters_of(control.quota_in_use("user", client.tenant, client.user))
     return await asyncio.to_thread(_shown, request, viewer, client, found, meters, given, wrong)
 

@@ -24,7 +24,7 @@ from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
@@ -151,7 +151,7 @@ ShownRuns = Annotated[Interactions, Depends(_shown_runs)]
 @router.get(f"/stream/{OF_RUN}")
 async def follow(path: Path, request: Request, viewer: AnyViewer, runs: ShownRuns) -> Response:
     """Send the page's live part when it changes, until the run has ended."""
-    control: ControlPort = request.app.state.control
+    control: ControlService = request.app.state.control
     await _read(control, runs, path)
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -206,7 +206,7 @@ async def show(path: Path, request: Request, viewer: AnyViewer, runs: ShownRuns)
     return await asyncio.to_thread(draw_page)
 
 
-async def _read(control: ControlPort, runs: Interactions, path: RunPath) -> SeenRun | None:
+async def _read(control: ControlService, runs: Interactions, path: RunPath) -> SeenRun | None:
     """Return the run with the part of its graph beside a page of calls.
 
     None if the database is away and nothing of it is in memory.

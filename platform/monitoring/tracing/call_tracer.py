@@ -40,7 +40,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from fairserve.interactions.tracking.identity import TRACEPARENT, client_call_id, client_run_id
 from fairserve.interactions.tracking.shared_table import SharedTable
-from fairserve.platform.control.port import CallListener, CallState
+from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.monitoring.tracing.content import input_text, output_text
 from fairserve.scheduling.events import CallOutcome, InteractionEnded
 

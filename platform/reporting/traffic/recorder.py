@@ -18,7 +18,8 @@ from pathlib import Path
 
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.shared_limit import SharedLimit
-from fairserve.platform.control.port import CallListener, CallState
+from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
 from fairserve.scheduling.events import CallOutcome

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from fairserve.platform.base.threads import to_its_end
-from fairserve.platform.control.port import RowsLedger
+from fairserve.platform.control.storage import RowsLedger
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.usage.rollups import roll_up

@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, NotFoundError
-from fairserve.platform.control.port import RowsLedger
+from fairserve.platform.control.storage import RowsLedger
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.identity import EndUser, Tenant

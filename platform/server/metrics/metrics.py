@@ -20,7 +20,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairserve.platform.control.order import EventOrder
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.control.settings import Role
 from fairserve.platform.control.storage import RowsJournal, RowsLedger, ServingRight
 from fairserve.platform.db.engine import SessionFactory, read_only
@@ -40,7 +40,7 @@ JOBS_S = 1.0
 class Sources:
     """Parts of the server that a scrape reads."""
 
-    control: ControlPort
+    control: ControlService
     monitoring: Monitoring
     alarms: Callable[[], Mapping[str, int]]
     """Returns the number of alarms that are not resolved, by kind."""

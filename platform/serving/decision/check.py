@@ -36,7 +36,7 @@ from fairserve.platform.control.messages import (
     CallSource,
     Submit,
 )
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompts.reader import Prompt, PromptTooLongError
@@ -115,7 +115,7 @@ class CheckedCall:
 
 
 async def check(
-    request: CallRequest, models: Models, options: CheckOptions, runs: ControlPort
+    request: CallRequest, models: Models, options: CheckOptions, runs: ControlService
 ) -> CheckedCall:
     """Return the call of a request. Raises a FairServeError that names the field that is wrong.
 
@@ -158,7 +158,7 @@ def _seeks_run(answer: Sequence[int], clues: Sequence[Clue]) -> bool:
     return bool(answer) or any(clue.scope is None for clue in clues)
 
 
-async def _user_of_run(identity: CallIdentity, app: str, runs: ControlPort) -> str | None:
+async def _user_of_run(identity: CallIdentity, app: str, runs: ControlService) -> str | None:
     """Return the user of the run that the call names or continues; None if it is not live."""
     run = None if identity.run_id is None else core_run_id(app, identity.run_id)
     if run is None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from fairserve.platform.base.errors import BodyTooLargeError, FairServeError
 from fairserve.platform.control.messages import Attached, Cancel, Grant, RejectCall
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.fleet.models import BODY_BASE_BYTES, Models
 from fairserve.platform.fleet.prompts.reader import Prompt
 from fairserve.platform.serving.decision.check import CheckedCall, CheckOptions, check, count
@@ -38,7 +38,7 @@ class DecisionService:
     def __init__(
         self,
         authenticator: Authenticator,
-        control: ControlPort,
+        control: ControlService,
         models: Models,
         options: CheckOptions = CheckOptions(),
     ) -> None:

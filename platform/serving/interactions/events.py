@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from fairserve.platform.base.errors import FairServeError, UnavailableError
 from fairserve.platform.control.messages import CallEvent, RunEvent, ServerStopping
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.serving.interactions.graph_view import node_of
 from fairserve.platform.serving.interactions.schemas import InteractionOut
 from fairserve.platform.serving.programs.events import ProgramEvent
@@ -61,7 +61,7 @@ class RunEvents:
         self._numbers = count(1)
 
     async def stream(
-        self, control: ControlPort, programs: Programs, read: Read, keepalive_s: float
+        self, control: ControlService, programs: Programs, read: Read, keepalive_s: float
     ) -> AsyncIterator[bytes]:
         """Yield the events from the current state to the end. Subscribes while it is iterated."""
         with ExitStack() as follows:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairserve.platform.control.messages import RunView
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.ledger import LedgerInteraction
 from fairserve.platform.db.schemas import Paging
@@ -33,7 +33,7 @@ class RunFilter:
 
 
 async def list_runs(
-    control: ControlPort, sessions: SessionFactory, which: RunFilter, page: Paging
+    control: ControlService, sessions: SessionFactory, which: RunFilter, page: Paging
 ) -> tuple[list[RunView], list[LedgerInteraction]]:
     """Return live runs, then ended ones, the latest opened first; ``offset`` counts among the ended.
 

@@ -24,7 +24,7 @@ from sqlalchemy import Row, and_, delete, func, select, tuple_
 from fairserve.interactions.tracking.identity import core_call_id, core_run_id
 from fairserve.interactions.tracking.run import RestoredCall, RestoredRun
 from fairserve.platform.base.errors import FairServeError
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import LedgerCall, OpenInteraction
 
@@ -58,7 +58,7 @@ class StoredRun:
 
 
 async def restore_interactions(
-    sessions: SessionFactory, control: ControlPort, alive_at: float | None = None
+    sessions: SessionFactory, control: ControlService, alive_at: float | None = None
 ) -> None:
     """Restore all open runs in control. Raises SQLAlchemyError.
 

@@ -13,7 +13,8 @@ from fairserve.interactions.tracking.identity import core_call_id, core_run_id
 from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.base.turns import Turns
 from fairserve.platform.control.messages import RunView
-from fairserve.platform.control.port import ControlPort, RowsLedger
+from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.storage import RowsLedger
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import SessionFactory
@@ -40,7 +41,7 @@ FLUSH_S = 5.0
 class RunParts:
     """Running parts of the server for the views of runs; endpoints find them as ``app.state.runs``."""
 
-    control: ControlPort
+    control: ControlService
     sessions: SessionFactory
     ledger: RowsLedger
     programs: Programs

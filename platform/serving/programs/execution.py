@@ -26,7 +26,7 @@ from fairserve.platform.base.errors import (
     NotFoundError,
     UpstreamError,
 )
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.serving.programs.events import ProgramEvent, events_of
@@ -77,7 +77,7 @@ class ProgramExecution:
         self,
         owner: ProgramOwner,
         run: ProgramRun,
-        control: ControlPort,
+        control: ControlService,
         calls: TaskCalls,
         store: ProgramStore,
         options: ProgramExecutionOptions,

@@ -39,7 +39,7 @@ from fairserve.platform.base.shared_limit import share_of
 from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.control.messages import RunView
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.base import TEXT_CHARS, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.leases import RowLeaseLostError
@@ -108,7 +108,7 @@ class Programs:
     def __init__(
         self,
         sessions: SessionFactory,
-        control: ControlPort,
+        control: ControlService,
         models: Models,
         calls: TaskCalls,
         options: ProgramOptions = ProgramOptions(),
@@ -290,7 +290,7 @@ class Programs:
     def watch(self, key: ProgramKey, listener: Listener, sharer: str) -> Callable[[], None]:
         """Call ``listener`` with each event of a live program. Return the function that unsubscribes.
 
-        ``sharer`` and errors are those of :meth:`ControlPort.follow_run`.
+        ``sharer`` and errors are those of :meth:`ControlService.follow_run`.
         """
         return self._followers.subscribe(key, listener, sharer)
 

@@ -9,7 +9,7 @@ from fairserve.scheduling.events import ContractChanged, Event
 
 
 class ControlInbox(Protocol):
-    """The part of control's port that receives changed settings."""
+    """The part of control that receives changed settings."""
 
     def post(self, event: Event) -> None:
         """Queue an event for the dispatcher; does not block."""

@@ -25,7 +25,8 @@ from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.errors import ConflictError, FairServeError, UnavailableError
 from fairserve.platform.control.messages import ClusterView, WorkerView
-from fairserve.platform.control.port import ControlPort, RowsLedger
+from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.storage import RowsLedger
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.reporting.traffic.segments import segment_paths
@@ -66,7 +67,7 @@ class Previews:
 
     settings: TuningSettings
     sessions: SessionFactory
-    control: ControlPort
+    control: ControlService
     ledger: RowsLedger
     recording: Path | None
     """Folder of the recorded traffic; None if traffic is not recorded."""

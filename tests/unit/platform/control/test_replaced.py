@@ -10,9 +10,9 @@ from until import settle
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.cell_events import CallsLost
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.messages import Attached, Progress, Release
 from fairserve.platform.control.order import OwnOrder
-from fairserve.platform.control.port import CallListener
 from fairserve.scheduling import events as ev
 
 WORKERS = ("w0", "w1")

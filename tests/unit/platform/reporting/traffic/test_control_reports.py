@@ -9,8 +9,8 @@ from control_world import MemoryJournal
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
 from fairserve.platform.control.cell import BLOCK_TOKENS
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.messages import Cancel, Grant, RejectCall, Release, Submit
-from fairserve.platform.control.port import CallListener
 from fairserve.platform.control.service import ControlService
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
