@@ -1,4 +1,4 @@
-"""What control reports while calls and runs live, to the parts that count, record and show them."""
+"""The listener to control: its calls and runs go to the parts that count, record and show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be read of control: calls in progress, runs, clients and their limits, workers and load."""
+"""Views of control: calls in progress, runs, clients and their limits, workers and load."""
 
 from __future__ import annotations
 

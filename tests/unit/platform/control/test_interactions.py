@@ -11,7 +11,7 @@ from fairserve.platform.base.errors import (
     UnavailableError,
     UnprocessableError,
 )
-from fairserve.platform.control import service
+from fairserve.platform.control import views as control_views
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ async def test_an_open_run_is_listed_until_it_is_closed(world):
 
 
 async def test_many_active_calls_are_viewed_in_portions(world, monkeypatch):
-    monkeypatch.setattr(service, "VIEWED_AT_ONCE", 2)
+    monkeypatch.setattr(control_views, "VIEWED_AT_ONCE", 2)
     tasks = [await world.submitted(f"c{n}", run="r", parents=()) for n in range(7)]
     turns = 0
 
