@@ -10,15 +10,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 import redis
-from log_members import PREFIX, Members, broken
+from log_members import PREFIX, Members, broken, suspended
 from redis_process import RedisProcess
 from until import until
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.control.journal.journal import Journal
+from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.log import outbox as log_outbox
 from fairserve.platform.control.log import redis_log
 from fairserve.platform.control.log import speaker as log_speaker
+from fairserve.platform.control.log.marks import MarkedJournal, StoredMarks
 from fairserve.platform.control.log.outbox import LogOutbox
 from fairserve.platform.control.log.redis_log import PresentEpoch, RedisLog, state_bytes
 from fairserve.platform.control.log.shared_cell import NO_ENTRY, EntryId
@@ -232,6 +234,59 @@ async def test_a_copy_that_differs_stores_no_state(members, monkeypatch):
 
 
 # --- a journal --------------------------------------------------------------------------------------
+
+
+class Rows:
+    """A database."""
+
+    def __init__(self):
+        self.ids = []
+
+    def write(self, rows):
+        self.ids += [call.call_id for call in rows.calls]
+
+    def blames_rows(self, error):
+        return False
+
+
+async def test_rows_that_redis_lost_are_written_though_another_process_speaks_then(
+    members, tmp_path
+):
+    first, second = await members.with_workers(speakers=2, silent=0)
+    journal, marks, rows = Journal(tmp_path / "journal"), StoredMarks(), Rows()
+    journal.open()
+    ledger = Ledger(journal, rows, marks=marks)
+    ledger.start()
+    outputs, second.order._on_tick = second.outputs, MarkedJournal(journal, marks).ticked
+    service = ControlService(SYSTEMS["fairserve"], journal, order=lambda service: second.order)
+    second.order._on_outputs = lambda found: (outputs.extend(found), service.execute(found))
+    second.speaker._on_begun = marks.began
+    epoch, turn, turns = second.order.epoch, second.speaker._turn, []
+
+    async def busy():
+        """Restore the state for longer than the lease."""
+        turns.append(second.order.epoch)
+        if second.order.epoch == epoch:
+            await turn()
+
+    second.speaker._turn = busy
+    async with suspended(first):
+        read = second.last
+        await second.order.applied(second.submitted("a"))
+        await second.order.applied(Release("app/a", "completed", USAGE))
+        lost = members.redis.xrange(f"{PREFIX}:log:{epoch}", min=f"({read}")
+        members.redis.xdel(f"{PREFIX}:log:{epoch}", *(entry for entry, _ in lost))
+        members.redis.client_kill_filter(_type="normal", skipme=True)
+    await until(lambda: first.order.speaks and first.order.epoch > epoch)
+    ticks = len(first.ticks)
+    await until(lambda: len(first.ticks) > ticks + 8)
+    await members.equal()
+    assert first.rows("closed") == {}
+    assert not marks.speaks
+    await until(lambda: rows.ids == ["a"])
+    await until(lambda: not marks.writes)
+    ledger.close(0.0)
+    journal.close()
 
 
 async def test_control_whose_journal_is_full_follows_the_log(members, tmp_path):

@@ -55,15 +55,17 @@ class Speaker:
         stored: Callable[[], EntryId],
         full: Callable[[], str],
         on_change: Callable[[bool], None] = lambda speaks: None,
+        on_begun: Callable[[EntryId], None] = lambda entry: None,
     ) -> None:
         """``stored`` returns the entry up to which this process knows all rows to be in the database.
 
         ``full`` returns why nothing new may be accepted, else "". ``on_change`` is called when this
-        process begins or ceases to speak.
+        process begins or ceases to speak, and ``on_begun`` when it has begun an epoch at an entry.
         """
         self._log, self._order = log, order
         self._token = order.process
-        self._stored, self._full, self._on_change = stored, full, on_change
+        self._stored, self._full = stored, full
+        self._on_change, self._on_begun = on_change, on_begun
         self._state: tuple[int, EntryId, bytes] | None = None
         """A state that is not stored yet: how often the copy was replaced before, and its last entry."""
         self._stored_s = time.monotonic()
@@ -280,4 +282,5 @@ class Speaker:
         if await self._log.begin(self._token, lease_ms, begun, first, state, before):
             self.fresh, self._state, self._ended = fresh, None, before
             self._sealed_s, self._handed_over = None, False
+            self._on_begun(first)
             logger.warning("epoch %d of the cell begins with the state of this process", epoch)
