@@ -226,8 +226,8 @@ class ControlService(ControlViews):
                 match output:
                     case CallChange():
                         self._changed(output, now_s)
-                    case JournalRow(kind, key, data):
-                        sequence = self._journal.append(kind, key, data)
+                    case JournalRow(kind, key):
+                        sequence = self._append(output)
                         if kind == "accepted" and (waiter := self._waiters.get(key)) is not None:
                             waiter.sequence = sequence
                     case CallAnswer():
@@ -251,6 +251,19 @@ class ControlService(ControlViews):
             self._executing = False
             for record_id in rejected:
                 self._waiters.pop(record_id, None)
+
+    def _append(self, row: JournalRow) -> int:
+        """Append a row to the journal; return its number.
+
+        Raises JournalUnavailableError for a call that this process alone would accept. One that is in a
+        shared order is accepted by all: where the journal takes no new call, its end alone is kept.
+        """
+        try:
+            return self._journal.append(row.kind, row.key, row.data)
+        except JournalUnavailableError:
+            if not self.order.shared:
+                raise
+            return 0
 
     def replaced(self, before: Sequence[CallState]) -> None:
         """Handle that the cell has another state than the one with these calls, in a shared order.

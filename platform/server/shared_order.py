@@ -105,6 +105,7 @@ class SharedOrder:
                 stored=lambda: self.marks.stored_entry,
                 full=full,
                 on_change=self._spoke,
+                on_begun=self.marks.began,
             )
         return self.order
 
@@ -173,7 +174,7 @@ class SharedOrder:
             await self.speaker.leave()
 
     def _spoke(self, speaks: bool) -> None:
-        self.marks.writes = speaks
+        self.marks.speaks = speaks
         if self.on_speaking is not None and speaks:
             self.on_speaking()
 

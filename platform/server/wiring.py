@@ -149,7 +149,11 @@ def storage(settings: Settings, engine: Engine | None, lease: ServingRight | Non
 def _kept_rows(
     settings: Settings, rows: LedgerRows, shared: SharedOrder | None
 ) -> tuple[Journal, Ledger]:
-    own = Journal(settings.db.data_dir / "journal", max_bytes=settings.control.journal_max_bytes)
+    own = Journal(
+        settings.db.data_dir / "journal",
+        max_bytes=settings.control.journal_max_bytes,
+        awaited=shared is None,
+    )
     return own, Ledger(own, rows) if shared is None else Ledger(own, rows, marks=shared.marks)
 
 

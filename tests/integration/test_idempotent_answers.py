@@ -4,6 +4,7 @@ The store of one process is that of both servers; over Redis each has one of its
 """
 
 import asyncio
+import math
 from functools import partial
 
 import pytest
@@ -368,6 +369,38 @@ async def test_a_claim_that_was_taken_is_left_to_its_owner(shared, redis_url):
         producer.allow(1)
         await shared.stored()
         assert client.hget(key, "owner") == b"another"
+
+
+@pytest.mark.parametrize("late", [b"late", None], ids=["an answer", "a failure"])
+async def test_a_server_that_was_suspended_leaves_the_answer_of_another(shared, redis_url, late):
+    """Its claim has expired, and another server has made the call since."""
+    store, suspended = shared.stores[0], Producer(late or b"x", succeeds=late is not None)
+    await begin(shared.first, suspended)
+    write, entered, runs_on = store._write, asyncio.Event(), asyncio.Event()
+
+    async def waits():
+        entered.set()
+        await runs_on.wait()
+
+    store._write = waits
+    await entered.wait()
+    with redis.Redis.from_url(redis_url) as client:
+        (key,) = client.keys(f"{PREFIX}:answer:*")
+        client.delete(key)
+        own = Producer(b"answer")
+        own.allow(1)
+        await replay(await begin(shared.second, own))
+        await until(lambda: client.hexists(key, "body"))
+        lives_ms = client.pttl(key)
+        next(iter(store._held.values())).renewed_s = -math.inf
+        await write()
+        suspended.allow(1)
+        await until(lambda: next(iter(store._held.values())).ended)
+        await write()
+        found = client.hget(key, "body"), client.pttl(key) > lives_ms - 60_000
+    store._write = write
+    runs_on.set()
+    assert found == (b"answer", True)
 
 
 # --- Redis fails --------------------------------------------------------------------------------------

@@ -88,8 +88,14 @@ class Journal:
         max_bytes: int = 1024 * 1024 * 1024,
         sync: Callable[[int], None] = os.fdatasync,
         allocate: Allocate = allocate,
+        awaited: bool = True,
     ) -> None:
+        """``awaited``: each ``accepted`` entry is awaited by :meth:`durable`.
+
+        Not so where servers share an order, in which the entries are of the calls of all.
+        """
         self.folder = folder
+        self._awaited = awaited
         self._segment_bytes = segment_bytes
         self._max_bytes = max_bytes
         self._sync = sync
@@ -247,7 +253,8 @@ class Journal:
         pending.sequence = self._sequence
         self._pending.append(pending)
         if pending.kind == "accepted":
-            self._unsynced[self._sequence] = pending
+            if self._awaited:
+                self._unsynced[self._sequence] = pending
             self._urgent = True
         self._pending_bytes += len(pending.line)
 
@@ -439,7 +446,7 @@ class Journal:
             for pending in batch:
                 self._kept.count(pending.kind, pending.key, segment)
                 if pending.kind == "accepted":
-                    del self._unsynced[pending.sequence]
+                    self._unsynced.pop(pending.sequence, None)
                     waiters.append(pending.waiter)
             self._durable = Position(segment.number, segment.size_bytes)
             self._synced = max(self._synced, batch[-1].sequence)

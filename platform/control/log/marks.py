@@ -25,13 +25,30 @@ class StoredMarks:
     """The marks of one process; safe from any thread."""
 
     def __init__(self) -> None:
-        self.writes = False
-        """True while this process is to write the rows."""
+        self.speaks = False
+        """True while this process is to write the rows of all entries."""
+        self._begun = NO_ENTRY
+        """Entry at which this process began an epoch: earlier rows may be in its journal alone."""
+        self._own = NO_ENTRY
+        """Entry up to which this process has stored the rows itself."""
         self._changed = threading.Condition()
         self._stored = NO_ENTRY
         self.last_tick = NO_ENTRY
         self.last_read: Callable[[], EntryId] = lambda: self.last_tick
         """Returns the last entry that this process has read; its rows may follow the last tick."""
+
+    @property
+    def writes(self) -> bool:
+        """True while this process is to write rows.
+
+        Without speaking it writes those before an epoch that it began: other processes lack them if
+        Redis lost their entries, and take them for stored.
+        """
+        return self.speaks or self._own < self._begun
+
+    def began(self, entry: EntryId) -> None:
+        """Note that this process began an epoch with its state, at this entry."""
+        self._begun = entry
 
     @property
     def stored_entry(self) -> EntryId:
@@ -43,6 +60,11 @@ class StoredMarks:
         return EntryId.of(mark) <= self._stored
 
     def stored(self, mark: str) -> None:
+        """Note that this process has written all rows before a mark."""
+        self._own = max(self._own, EntryId.of(mark))
+        self._are_stored(mark)
+
+    def _are_stored(self, mark: str) -> None:
         """Note that the rows before a mark are in the database; an empty one says nothing."""
         if mark:
             with self._changed:
@@ -52,7 +74,7 @@ class StoredMarks:
     def ticked(self, entry: EntryId, tick: LogTick) -> None:
         """Note a tick that was read."""
         self.last_tick = entry
-        self.stored(tick.stored)
+        self._are_stored(tick.stored)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the rows of all entries so far are in the database; return whether they are."""

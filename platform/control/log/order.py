@@ -147,10 +147,14 @@ class LogOrder:
         self._attached = asyncio.Event()
         self._away = True
         """True if the log was not found for a while, so that nobody waits for it with an answer."""
+        self._rejected = False
+        """True if the last attempt to write failed: who can read may still be unable to write."""
         self._looking: asyncio.TimerHandle | None = None
         """Ends the wait of complete answers, unless the log is found before."""
         self._stale = False
         """True if the state has to be replaced by the stored one."""
+        self.replaced = 0
+        """Number of times that the state was replaced."""
         self._behind = True
         """True if the next entries may be old ones."""
         self._attachment = 0
@@ -279,9 +283,19 @@ class LogOrder:
     def _detach(self) -> None:
         """Look for the log before the next reading."""
         self._attached.clear()
+        self._look()
+
+    def _look(self) -> None:
+        """Let complete answers wait until the log is found, but not for long."""
         if self._looking is None and not self._away:
             loop = asyncio.get_running_loop()
             self._looking = loop.call_later(LOOKED_FOR_S, self._end_waits)
+
+    def _found(self) -> None:
+        """Let complete answers wait for the log again, unless it cannot be written."""
+        if self._attached.is_set() and not self._rejected:
+            self._away = False
+            self._stop_looking()
 
     def _end_waits(self) -> None:
         """Let no complete answer wait for the log until it is found."""
@@ -309,9 +323,11 @@ class LogOrder:
             self._wake.clear()
             try:
                 await self._write_all()
-                failures = 0
+                failures, self._rejected = 0, False
+                self._found()
             except LOST as error:
-                failures += 1
+                failures, self._rejected = failures + 1, True
+                self._look()
                 if failures == 1:
                     logger.warning("the log is not written: %s", type(error).__name__)
                 await asyncio.sleep(backoff.pause_s(failures))
@@ -525,9 +541,9 @@ class LogOrder:
         self._repeat()
         self._stale = False
         self._attached_s = self._looked_s = time.monotonic()
-        self._away, self._behind = False, True
-        self._stop_looking()
+        self._behind = True
         self._attached.set()
+        self._found()
         self._wake.set()
 
     # --- other versions ---------------------------------------------------------------------------
@@ -607,7 +623,7 @@ class LogOrder:
                 return False
             before = list(self.shared_cell.cell.calls)
             self.shared_cell.restore(state)
-        self.epoch = epoch
+        self.epoch, self.replaced = epoch, self.replaced + 1
         self.clock.read(self.shared_cell.last)
         self._on_replaced(before)
         self._outbox.passed(self._seen())

@@ -201,8 +201,11 @@ class LogOutbox:
     # --- faults -----------------------------------------------------------------------------------
 
     def rewrite(self, seen: int) -> None:
-        """Write again what the cell has not seen: it may be lost."""
+        """Write again what the cell has not seen: it may be lost, also if it was read back."""
         self._written = max(seen, self._first() - 1)
+        for number, batch in self._sent.items():
+            if number > seen:
+                batch.read_s = None  # :meth:`forget` would drop an old one before it is written
 
     def continues(self, seen: int) -> bool:
         """Return whether the batch is known that follows the last one that the cell has seen."""

@@ -76,22 +76,34 @@ if cut and not later(ARGV[2], cut) then return 0 end
 redis.call('SET', KEYS[2], ARGV[1])
 redis.call('SET', KEYS[3], ARGV[2])
 local function ms(entry) return tonumber(string.match(entry, '(%d+)-')) end
-if cut and ms(ARGV[2]) - ms(cut) >= tonumber(ARGV[3]) then redis.call('XTRIM', KEYS[1], 'MINID', cut) end
+local kept = math.max(0, ms(ARGV[2]) - tonumber(ARGV[3]))
+if cut then
+  if ms(cut) > kept then cut = string.format('%.0f', kept) end
+  redis.call('XTRIM', KEYS[1], 'MINID', cut)
+end
 return 1
 """
 _BEGIN = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+local present = redis.call('GET', KEYS[2])
+local former = present and cjson.decode(present).epoch or 0
+if former > tonumber(ARGV[7]) then return 0 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-if redis.call('EXISTS', KEYS[5]) == 1 then redis.call('XADD', KEYS[5], '*', 'e', ARGV[3]) end
+local ended = {[ARGV[7]] = true, [string.format('%.0f', former)] = true}
+for epoch, _ in pairs(ended) do
+  local log, snapshot = string.gsub(KEYS[3], '%d+$', epoch), string.gsub(KEYS[4], '%d+$', epoch)
+  if redis.call('EXISTS', log) == 1 then redis.call('XADD', log, '*', 'e', ARGV[3]) end
+  redis.call('EXPIRE', log, 60)
+  redis.call('DEL', snapshot)
+end
 redis.call('DEL', KEYS[3])
 redis.call('XADD', KEYS[3], ARGV[4], 'e', ARGV[3])
 redis.call('SET', KEYS[4], ARGV[5])
 redis.call('SET', KEYS[2], ARGV[6])
-redis.call('SET', KEYS[7], ARGV[4])
-redis.call('EXPIRE', KEYS[5], 60)
-redis.call('DEL', KEYS[6])
+redis.call('SET', KEYS[5], ARGV[4])
 return 1
 """
+"""The epoch before may be another than that in Redis, which may have lost it with its last entries."""
 _LEAVE = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 )
@@ -227,15 +239,13 @@ class RedisLog:
     ) -> bool:
         """Begin an epoch after ``before``, with a state and the entry after which it is.
 
-        Return false without the lease.
+        Return false without the lease, or if another process has begun an epoch after that one.
         """
         keys = (
             self._key("speaker"),
             self._key("base"),
             self._key("log", base.epoch),
             self._key("snapshot", base.epoch),
-            self._key("log", before),
-            self._key("snapshot", before),
             self._key("cut"),
         )
         values = (
@@ -245,17 +255,24 @@ class RedisLog:
             str(first),
             state,
             msgspec.json.encode(base),
+            str(before),
         )
         begun = await self._commands.eval(_BEGIN, len(keys), *keys, *values)
         return bool(begun == 1)
 
-    async def ahead(self, process: str, last: EntryId) -> EntryId:
-        """Note how far this process has read; return how far the furthest has."""
+    async def ahead(self, process: str, last: EntryId) -> EntryId | None:
+        """Note how far this process has read; return how far the furthest has.
+
+        Return None if the notes are gone: they expire, and a server may lose them.
+        """
         key = self._key("ahead")
         await self._commands.hset(key, process, str(last))
         await self._commands.pexpire(key, 5_000)
         await asyncio.sleep(ELECTION_S)
-        return max(EntryId.of(each) for each in (await self._commands.hgetall(key)).values())
+        found = await self._commands.hgetall(key)
+        if process.encode() not in found:
+            return None
+        return max(map(EntryId.of, found.values()))
 
     async def store_snapshot(
         self, epoch: int, state: bytes, last: EntryId, *, kept_s: float
@@ -263,7 +280,7 @@ class RedisLog:
         """Replace the state of the epoch by a later one, and drop the entries before the former one.
 
         A process that has just read the former one can follow from there until the next one is stored.
-        Nothing is dropped if the former one is not ``kept_s`` older: two processes may store theirs at
+        Entries of the last ``kept_s`` before this one are kept, because processes may store theirs at
         once. Return false if this one is not later, or the epoch is over.
         """
         keys = self._key("log", epoch), self._key("snapshot", epoch), self._key("cut")

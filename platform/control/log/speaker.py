@@ -38,6 +38,10 @@ LEASE_S = 3.0
 SNAPSHOT_S = 20.0
 ROWS_S = 2.0
 """Longest wait of a newer version for the rows of this one, in seconds: this process has them."""
+AWAY_S = 30.0
+"""Seconds without ticks, half a lease of a call, after which the next one is late by ``SETTLED_S``."""
+SETTLED_S = 2.0
+"""Seconds in which the other processes find the log, and write the progress of their calls."""
 
 
 class Speaker:
@@ -51,17 +55,19 @@ class Speaker:
         stored: Callable[[], EntryId],
         full: Callable[[], str],
         on_change: Callable[[bool], None] = lambda speaks: None,
+        on_begun: Callable[[EntryId], None] = lambda entry: None,
     ) -> None:
         """``stored`` returns the entry up to which this process knows all rows to be in the database.
 
         ``full`` returns why nothing new may be accepted, else "". ``on_change`` is called when this
-        process begins or ceases to speak.
+        process begins or ceases to speak, and ``on_begun`` when it has begun an epoch at an entry.
         """
         self._log, self._order = log, order
         self._token = order.process
-        self._stored, self._full, self._on_change = stored, full, on_change
+        self._stored, self._full = stored, full
+        self._on_change, self._on_begun = on_change, on_begun
         self._state: tuple[int, EntryId, bytes] | None = None
-        """A state that is not stored yet, with its epoch and last entry."""
+        """A state that is not stored yet: how often the copy was replaced before, and its last entry."""
         self._stored_s = time.monotonic()
         """Time of the last stored state, or of the start."""
         self.fresh = False
@@ -70,6 +76,10 @@ class Speaker:
         self._sealed_s: float | None = None
         """Monotonic time at which this process saw the end of its log."""
         self._handed_over = False
+        self._spoken_s: float | None = None
+        """Monotonic time at which a process spoke, as far as this one has seen."""
+        self._ticks_from_s: float | None = None
+        """Monotonic time of the first tick of this process, once it has the lease."""
         self._ended = 0
         """Epoch after which this process has begun one: it may not have read that yet."""
         order.begins_epochs = self._begin
@@ -135,8 +145,11 @@ class Speaker:
             (self._handed_over and await self._log.has_successor(order.version))
             or not await self._log.take_lease(self._token, lease_ms)
         ):
+            self._spoken_s, self._ticks_from_s = time.monotonic(), None
             if order.shared_cell.sealed is None:
                 await self._store_state()
+            return
+        if not order.speaks and await self._waits_for_progress():
             return
         checked, check = order.shared_cell.latest_check()
         tick = LogTick(order.process, checked, check, str(self._stored()), self._full())
@@ -144,6 +157,7 @@ class Speaker:
             self._set(False)
             return
         self._set(True)
+        self._spoken_s = time.monotonic()
         if order.epoch == self._ended:
             return
         if order.differs and order.last_speaker == order.process:
@@ -157,7 +171,23 @@ class Speaker:
                 self._book.write_again()
             await self._store_state()
 
+    async def _waits_for_progress(self) -> bool:
+        """Return whether the first tick is not due yet.
+
+        A tick ends the calls whose leases are over. While Redis is away no process can renew them, so
+        all get the time to do so before the first tick after that.
+        """
+        now_s = time.monotonic()
+        if self._ticks_from_s is None:
+            away_s = await self._log.now_ms() / 1000 - self._order.shared_cell.last.at_s
+            if self._spoken_s is not None:  # the last entry may be younger, or begin an epoch
+                away_s = max(away_s, now_s - self._spoken_s)
+            self._ticks_from_s = now_s + (SETTLED_S if away_s > AWAY_S else 0.0)
+        return now_s < self._ticks_from_s
+
     def _set(self, speaks: bool) -> None:
+        if not speaks:
+            self._ticks_from_s = None
         if speaks != self._order.speaks:
             self._order.speaks = speaks
             logger.info("this process %s", "speaks" if speaks else "is silent")
@@ -173,12 +203,14 @@ class Speaker:
         if self._state is None and due and not len(self._book):
             if order.speaks and not await self._has_waited(last):
                 return
-            self._state = order.epoch, order.shared_cell.last, self._state_of()
+            self._state = order.replaced, order.shared_cell.last, self._state_of()
         if self._state is not None and self._stored() >= self._state[1]:
-            (epoch, last, state), self._state = self._state, None
+            (replaced, last, state), self._state = self._state, None
             self._stored_s = time.monotonic()
-            if epoch == order.epoch:
-                await self._log.store_snapshot(epoch, state, last, kept_s=SNAPSHOT_S / 2)
+            if (
+                replaced == order.replaced
+            ):  # else it may be of a copy that differed, or of another epoch
+                await self._log.store_snapshot(order.epoch, state, last, kept_s=SNAPSHOT_S / 2)
 
     def _state_of(self, **changes: Any) -> bytes:
         """Return the state of this process, with changes, as it is stored."""
@@ -220,8 +252,7 @@ class Speaker:
         order, lease_ms = self._order, int(LEASE_S * 1000)
         last = order.shared_cell.last
         if order.epoch:
-            furthest = await self._log.ahead(order.process, last)
-            if furthest > last:
+            if await self._log.ahead(order.process, last) != last:  # another is, or may be, further
                 await self._log.leave(self._token)
                 return
         elif base is not None:
@@ -243,8 +274,13 @@ class Speaker:
         if order.differs:  # all calls are those of servers that do not decide as this process does
             changes["followed"] = sorted(live.record_id for live in order.shared_cell.cell.calls)
         state = self._state_of(**changes)
+        if not await self._log.take_lease(
+            self._token, lease_ms
+        ):  # it may have taken longer than that
+            return
         begun = PresentEpoch(epoch, order.version, order.agreement)
         if await self._log.begin(self._token, lease_ms, begun, first, state, before):
             self.fresh, self._state, self._ended = fresh, None, before
             self._sealed_s, self._handed_over = None, False
+            self._on_begun(first)
             logger.warning("epoch %d of the cell begins with the state of this process", epoch)

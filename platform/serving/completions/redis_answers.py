@@ -92,6 +92,7 @@ return 1
 """
 )
 _RENEW = """
+if redis.call('HEXISTS', KEYS[1], 'body') == 1 then return 0 end
 local owner = redis.call('HGET', KEYS[1], 'owner')
 if owner and owner ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], 'fingerprint', ARGV[1], 'owner', ARGV[2])

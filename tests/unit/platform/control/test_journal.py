@@ -224,6 +224,26 @@ async def test_a_full_disk_rejects_new_calls_and_keeps_rows_of_old_ones(open_jou
     assert entries(journal) == [("accepted", "old"), ("closed", "old"), ("accepted", "later")]
 
 
+async def test_calls_of_other_servers_leave_nothing_in_memory_where_the_disk_fails(open_journal):
+    failed, broken = threading.Semaphore(0), True
+
+    def sync(descriptor):
+        if broken:
+            failed.release()
+            raise OSError(errno.EIO, "Input/output error")
+        os.fdatasync(descriptor)
+
+    journal, _ = open_journal(sync=sync, awaited=False)
+    for number in range(3):
+        sequence = journal.append("accepted", f"c{number}", {})
+        assert await asyncio.to_thread(failed.acquire, timeout=20)
+        while journal._failure is not None:  # noqa: ASYNC110  the thread sends no event
+            await asyncio.sleep(0.01)
+    await journal.durable(sequence)
+    assert journal.sizes()[1] == len(journal._unsynced) == 0
+    broken = False
+
+
 async def test_the_journal_is_bounded_during_a_database_outage(open_journal):
     journal, _ = open_journal(max_bytes=10_000, segment_bytes=4096)
 
