@@ -32,7 +32,7 @@ def parse_object(raw: bytes, name: str) -> dict[str, Any]:
         value = _repaired(raw, name)
     if not isinstance(value, dict):
         raise MalformedAnswerError(f"{name} is not a JSON object")
-    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _is_too_deep(value):
+    if is_too_deep(value, raw):
         raise MalformedAnswerError(f"{name} has more than {MAX_DEPTH} levels")
     return value
 
@@ -50,7 +50,13 @@ def _without_half(escape: re.Match[str]) -> str:
     return "\ufffd" if escape["half"] else escape[0]
 
 
-def _is_too_deep(value: dict[str, Any]) -> bool:
+def is_too_deep(value: dict[str, Any], raw: bytes | None = None) -> bool:
+    """Return whether an object has over ``MAX_DEPTH`` levels.
+
+    O(values), or a search of its text ``raw`` if that is given and has few brackets.
+    """
+    if raw is not None and raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH:
+        return False
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         inner = [each.values() if isinstance(each, dict) else each for each in level]

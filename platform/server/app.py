@@ -106,7 +106,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        openapi_url=api_docs.OPENAPI_PATH,
+        openapi_url=None,
     )
     console_state = ConsoleState(settings.console)
     requests = RequestMetrics()

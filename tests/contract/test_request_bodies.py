@@ -9,10 +9,12 @@ import orjson
 import pytest
 
 from fairserve.engine.wire.request_fields import fields_of, passed_on
+from fairserve.engine.wire.worker_json import MAX_DEPTH
 from fairserve.interactions.programs.program import ProgramLimits
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.batches.lines import parse
+from fairserve.platform.serving.batches.lines import check, parse
 from fairserve.platform.serving.completions.requests import read_fields as read_chat
+from fairserve.platform.serving.completions.requests import read_object
 from fairserve.platform.serving.embeddings.requests import read_fields as read_pooling
 from fairserve.platform.serving.interactions.opening import _read
 from fairserve.platform.serving.messages.endpoint import _read as read_message
@@ -210,6 +212,50 @@ def test_a_required_field_that_is_null_is_missing(read):
     assert rejected.value.code == "missing_required_parameter"
 
 
+def nested(depth):
+    """Return a body's field of this depth, as JSON."""
+    return b'{"x":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+
+
+READ_RAW = {
+    "call": read_object,
+    "program": lambda raw: _read(raw, ProgramLimits()),
+}
+
+
+@pytest.mark.parametrize("protocol", READ_RAW)
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 300, 1_000, 100_000])
+def test_a_body_that_is_nested_too_deeply_is_rejected(protocol, depth):
+    with pytest.raises(InvalidRequestError, match=r"too deeply|depth limit") as rejected:
+        READ_RAW[protocol](nested(depth))
+    assert rejected.value.code == "malformed_json"
+    orjson.dumps(read_object(nested(MAX_DEPTH)))
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH, 300, 1_000])
+def test_a_line_of_a_batch_that_is_nested_too_deeply_is_an_error_of_that_line(depth):
+    line = b'{"custom_id":"%d","method":"POST","url":"/v1/x","body":%s}\n'
+    total, errors = check([line % (1, nested(depth)), line % (2, b"{}")], "/v1/x", 10, 10_000)
+    assert total == 2
+    assert [(each["line"], each["code"]) for each in errors] == [(1, "invalid_json_line")]
+    assert f"allowed: {MAX_DEPTH} levels" in errors[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"previous_response_id": "a\0b"}, "previous_response_id"),
+        ({"conversation": "a\0b"}, "conversation"),
+        ({"conversation": {"id": "a\nb"}}, "conversation.id"),
+        ({"input": [{"id": "a\0b", "role": "user", "content": "x"}]}, "input[0].id"),
+        ({"input": [{"id": "\x7f", "type": "item_reference"}]}, "input[0].id"),
+    ],
+)
+def test_ids_that_a_response_stores_are_printable(fields, param):
+    error = rejected("response", fields)
+    assert (error.param, "not printable" in error.message) == (param, True)
+
+
 # --- tools, schemas and media ---------------------------------------------------------------------
 
 ADDRESS = "http://169.254.169.254/evil"
@@ -288,6 +334,30 @@ def test_a_tool_may_have_the_marks_of_other_formats(tool):
 )
 def test_the_choice_of_a_tool_has_listed_fields_only(choice, param):
     assert rejected("chat", {"tool_choice": choice}).param == param
+
+
+NAMED = {
+    "chat": lambda name: {"type": "function", "function": {"name": name}},
+    "response": lambda name: {"type": "function", "name": name},
+    "program": lambda name: {"type": "function", "function": {"name": name}},
+}
+
+
+@pytest.mark.parametrize("protocol", NAMED)
+def test_the_choice_of_a_tool_is_one_that_the_call_has(protocol):
+    read, named = READERS[protocol][0], NAMED[protocol]
+    tools = {"tools": [TOOL_OF[protocol]({})]}
+    for choice in ("none", "auto", "required", named("f")):
+        read(tools | {"tool_choice": choice})
+    for fields, text in (
+        (tools | {"tool_choice": "banana"}, "'none', 'auto' or 'required'"),
+        (tools | {"tool_choice": named("g")}, "names a function that is not in tools"),
+        ({"tool_choice": "required"}, "needs tools"),
+        ({"tool_choice": named("f")}, "needs tools"),
+    ):
+        error = rejected(protocol, fields)
+        assert (error.param or "").endswith("tool_choice")
+        assert text in error.message
 
 
 SCHEMAS = [

@@ -393,6 +393,52 @@ def test_another_tenant_reads_and_continues_nothing(server, client):
     assert client.responses.retrieve(answer.id).output_text == "secret"
 
 
+def deep(depth):
+    """Return a value with this many levels."""
+    value = {}
+    for _ in range(depth - 1):
+        value = {"a": value}
+    return value
+
+
+def test_an_item_that_is_nested_too_deeply_is_rejected_and_never_stored(server, key):
+    text = {"type": "output_text", "text": "x", "logprobs": [deep(230)]}
+    items = [{"role": "assistant", "content": [text]}, {"role": "user", "content": "say x"}]
+    before = count(server)
+    answer = server.request(
+        "POST", "/v1/responses", key, json={"model": "scripted", "input": items}
+    )
+    assert answer.status_code == 400, answer.text
+    assert "allowed: 200 levels" in answer.text
+    assert count(server) == before
+    answer = server.request("POST", "/v1/conversations", key, json={"items": items})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "items")
+    conversation = server.call(key, "POST", "/v1/conversations", {})["id"]
+    path = f"/v1/conversations/{conversation}/items"
+    answer = server.request("POST", path, key, json={"items": items})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "items")
+    assert server.call(key, "GET", path)["data"] == []
+
+
+def test_the_tool_calls_of_a_message_are_nested_as_deeply_as_can_be_written(server, key):
+    use = {"type": "tool_use", "id": "a", "name": "tides", "input": deep(300)}
+    messages = [{"role": "user", "content": "say x"}, {"role": "assistant", "content": [use]}]
+    body = {"model": "scripted", "max_tokens": 9, "messages": messages}
+    answer = server.request("POST", "/v1/messages", key, json=body)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_an_item_counts_as_often_as_the_input_refers_to_it(server, client, owner):
+    answer = ask(client, "say " + "x " * 500)
+    item = next(iter(client.responses.input_items.list(answer.id)))
+    references = [{"type": "item_reference", "id": item.id}] * 50
+    store, sizes = server.platform.responses._store, []
+    tenant, app = (each["id"] for each in owner)
+    found = asyncio.run(store.resolved(tenant, app, references, sizes.append))
+    assert [each["id"] for each in found] == [item.id] * 50
+    assert sum(sizes) > 50 * 1_000
+
+
 def count(server, table=StoredResponse, **where):
     query = select(func.count()).select_from(table).filter_by(**where)
     with server.platform.sessions() as session:

@@ -385,7 +385,7 @@ class _ChatBody(_GenerationBody):
 class _ToolChatBody(_ChatBody):
     messages: ToolMessages  # type: ignore[assignment]  # a message with more fields
     tools: Tools = Field([])
-    tool_choice: AnyToolChoice | None = None
+    tool_choice: AnyToolChoice = None
 
 
 class _CompletionBody(_GenerationBody):

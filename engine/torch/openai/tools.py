@@ -53,7 +53,7 @@ Tools = Annotated[
     ),
 ]
 AnyToolChoice = Annotated[
-    Literal["none", "auto", "required"] | NamedToolChoice,
+    Literal["none", "auto", "required"] | NamedToolChoice | None,
     Field(description="none, auto, required, or a function of tools by its name"),
 ]
 

@@ -9,11 +9,15 @@ stays in the page.
 from __future__ import annotations
 
 import functools
+import threading
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import orjson
 from fastapi import APIRouter, FastAPI
+from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from fairserve.platform.base.errors import NotFoundError
@@ -95,6 +99,25 @@ def describe_keys(app: FastAPI) -> None:
         return schema
 
     app.openapi = described  # type: ignore[method-assign]  # as FastAPI documents it
+    app.add_route(OPENAPI_PATH, _document(app), include_in_schema=False)
+
+
+def _document(app: FastAPI) -> Callable[[Request], Response]:
+    """Return the endpoint of the description.
+
+    Starlette runs it in a thread: the first request takes seconds of a core, for which no stream may
+    wait. The others get the same bytes.
+    """
+    lock = threading.Lock()
+    written: list[bytes] = []
+
+    def read_openapi(request: Request) -> Response:
+        with lock:
+            if not written:
+                written.append(orjson.dumps(app.openapi()))
+        return Response(written[0], media_type="application/json")
+
+    return read_openapi
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from fairserve.engine.wire.worker_json import MAX_DEPTH, is_too_deep
 from fairserve.platform.base.errors import FairServeError
 
 MAX_ERRORS = 100
@@ -88,6 +89,9 @@ def parse(number: int, raw: bytes, endpoint: str) -> BatchLine:
         raise LineError(number, "invalid_json_line", f"the line is not JSON: {error}") from error
     if not isinstance(plain, dict):
         raise LineError(number, "invalid_json_line", "the line must be a JSON object")
+    if is_too_deep(plain, raw):
+        text = f"the line is nested too deeply; allowed: {MAX_DEPTH} levels"
+        raise LineError(number, "invalid_json_line", text)
     given = {name for name, value in plain.items() if value is not None}
     unknown = next(iter(given - _FIELDS), None)
     if unknown is not None:

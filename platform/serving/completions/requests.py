@@ -21,6 +21,7 @@ from fairserve.engine.wire.request_fields import (
     listed_fields,
 )
 from fairserve.engine.wire.tasks import CompletionPath
+from fairserve.engine.wire.worker_json import MAX_DEPTH, is_too_deep
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import InvalidRequestError
@@ -201,8 +202,11 @@ def _parse(path: CompletionPath, raw: bytes, check_size: CheckSize) -> Completio
     return read_fields(path, read_object(raw, check_size))
 
 
-def read_object(raw: bytes, check_size: CheckSize) -> dict[str, Any]:
-    """Return the JSON object of a body whose model allows its size. Raises a FairServeError."""
+def read_object(raw: bytes, check_size: CheckSize | None = None) -> dict[str, Any]:
+    """Return the JSON object of a body, if its model allows its size. Raises a FairServeError.
+
+    An object that is nested too deeply could be read, and not be written again.
+    """
     try:
         plain = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -211,6 +215,10 @@ def read_object(raw: bytes, check_size: CheckSize) -> dict[str, Any]:
         ) from error
     if not isinstance(plain, dict):
         raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
-    if isinstance(model := plain.get("model"), str):
+    if check_size is not None and isinstance(model := plain.get("model"), str):
         check_size(len(raw), model)  # before the fields, whose check takes longer than parsing
+    if is_too_deep(plain, raw):
+        raise InvalidRequestError(
+            f"the body is nested too deeply; allowed: {MAX_DEPTH} levels", code="malformed_json"
+        )
     return plain

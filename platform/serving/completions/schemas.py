@@ -214,7 +214,7 @@ class ChatBody(CompletionBody):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
     tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Choice | ChatToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
     verbosity: Effort | None = None
@@ -235,6 +235,7 @@ class ChatBody(CompletionBody):
             raise ValueError("top_logprobs|needs logprobs to be true")
         if problem := self.prompt_options.problem():
             raise ValueError(f"continue_final_message|{problem}")
+        self._check_tool_choice()
         self._check_media()
         return self
 
@@ -248,6 +249,16 @@ class ChatBody(CompletionBody):
             return DEFAULT_PROMPT
         template = {} if kwargs is None else kwargs.model_dump(exclude_none=True)
         return PromptOptions(complete, final, special, template)
+
+    def _check_tool_choice(self) -> None:
+        if self.tool_choice in (None, "none", "auto"):
+            return
+        names = [tool.function.name for tool in self.tools or ()]
+        if not names:
+            raise ValueError("tool_choice|needs tools")
+        chosen = self.tool_choice
+        if isinstance(chosen, ChatToolChoice) and chosen.function.name not in names:
+            raise ValueError("tool_choice|names a function that is not in tools")
 
     def _check_media(self) -> None:
         """Reject addresses: workers would fetch them, in a network that clients must not reach. Objects

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from pydantic import ValidationError
 
 from fairserve.interactions.programs.declared import ProgramIn
@@ -18,6 +17,7 @@ from fairserve.interactions.tracking.identity import IdentityError, checked_id
 from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.serving.body_part import without_nulls
+from fairserve.platform.serving.completions.requests import read_object
 from fairserve.platform.serving.completions.schemas import invalid
 from fairserve.platform.serving.interactions.schemas import InteractionCreate
 from fairserve.platform.serving.programs.declaration import read_program
@@ -39,15 +39,7 @@ async def read_opening(raw: bytes, limits: ProgramLimits) -> Opening:
 
 
 def _read(raw: bytes, limits: ProgramLimits) -> Opening:
-    try:
-        plain = orjson.loads(raw) if raw.strip() else {}
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequestError("the body is not JSON", code="malformed_json") from error
-    if plain is None:
-        plain = {}
-    if not isinstance(plain, dict):
-        raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
-    plain = without_nulls(plain)
+    plain = {} if raw.strip() in (b"", b"null") else without_nulls(read_object(raw))
     declaration = {name: plain.pop(name) for name in ProgramIn.model_fields if name in plain}
     try:
         run = InteractionCreate.model_validate(plain)

@@ -7,12 +7,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
+from fairserve.engine.wire.worker_json import MAX_DEPTH, is_too_deep
+from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.schemas import ObjectId, Strict
 from fairserve.platform.serving.principals import AppPrincipal
 from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.endpoints import ItemsQuery, written
-from fairserve.platform.serving.responses.items import read_items
+from fairserve.platform.serving.responses.items import Item, read_items
 from fairserve.platform.serving.responses.repository import ResponseKey as ObjectKey
 from fairserve.platform.serving.responses.schemas import Metadata
 
@@ -55,7 +57,7 @@ async def create_conversation(
     request: Request, principal: AppPrincipal, body: ConversationCreate
 ) -> dict[str, Any]:
     """Create a conversation."""
-    items = read_items(body.items, "items") if body.items else []
+    items = _items(body.items) if body.items else []
     return await _service(request).create(
         _key(principal, new_id("conv")), body.metadata or {}, items
     )
@@ -84,8 +86,7 @@ async def delete_conversation(key: Key, request: Request) -> dict[str, Any]:
 @router.post("/{conversation_id}/items", response_model=None)
 async def add_items(key: Key, request: Request, body: ItemsCreate) -> Response:
     """Add items at the end."""
-    items = read_items(body.items, "items")
-    return await written(await _service(request).add(key, items))
+    return await written(await _service(request).add(key, _items(body.items)))
 
 
 @router.get("/{conversation_id}/items", response_model=None)
@@ -111,6 +112,14 @@ async def read_item(key: Key, item_id: ItemId, request: Request) -> Response:
 async def delete_item(key: Key, item_id: ItemId, request: Request) -> dict[str, Any]:
     """Delete an item; later responses do not read it."""
     return await _service(request).remove(key, item_id)
+
+
+def _items(given: Added) -> list[Item]:
+    """Return the items in their stored form. Raises InvalidRequestError naming the field."""
+    if is_too_deep({"items": given}):
+        text = f"items: nested too deeply; allowed: {MAX_DEPTH} levels"
+        raise InvalidRequestError(text, param="items")
+    return read_items(given, "items")
 
 
 def _service(request: Request) -> Conversations:

@@ -43,7 +43,18 @@ Metadata = Annotated[
     ],
     Field(max_length=MAX_METADATA_KEYS),
 ]
-Reference = Annotated[str, Field(min_length=1, max_length=MAX_REFERENCE_CHARS)]
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("has a character that is not printable")
+    return text
+
+
+Reference = Annotated[
+    str, Field(min_length=1, max_length=MAX_REFERENCE_CHARS), AfterValidator(_printable)
+]
+"""Id of a stored object. PostgreSQL stores no NUL, which an answer would only meet at its end."""
 Label = Annotated[str, Field(max_length=1_000)]
 
 

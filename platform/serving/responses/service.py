@@ -36,6 +36,7 @@ from fairserve.platform.serving.bodies import BodyReservation
 from fairserve.platform.serving.claims import keep_claims
 from fairserve.platform.serving.completions.answer import AnswerBuffer
 from fairserve.platform.serving.completions.producer import JSON, Producer
+from fairserve.platform.serving.completions.requests import read_object
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.responses.endpoint import ResponsesEndpoint
@@ -308,16 +309,7 @@ class Responses:
             del self._running_of[key.app]
 
     def _parse(self, raw: bytes) -> ResponseBody:
-        try:
-            plain = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
-            text = f"the body is not JSON: {error}"
-            raise InvalidRequestError(text, code="malformed_json") from error
-        if not isinstance(plain, dict):
-            raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
-        if isinstance(model := plain.get("model"), str):
-            self._decisions.check_size(len(raw), model)
-        return read_body(plain)
+        return read_body(read_object(raw, self._decisions.check_size))
 
 
 def _too_many(which: str) -> RateLimitedError:

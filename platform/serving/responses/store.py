@@ -5,6 +5,7 @@ The texts of a user that was erased while its call ran are not stored.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -112,7 +113,10 @@ class ResponseStore:
     async def resolved(
         self, tenant: str, app: str, items: list[Item], require_size: Callable[[int], None]
     ) -> list[Item]:
-        """Return the items with the stored ones in place of references. Raises InvalidRequestError."""
+        """Return the items with the stored ones in place of references. Raises InvalidRequestError.
+
+        An item counts for ``require_size`` as often as the input refers to it.
+        """
         references = {
             item["id"]: response_of(item["id"])
             for item in items
@@ -143,6 +147,9 @@ class ResponseStore:
                     param=f"input[{number}].id",
                     code="item_not_found",
                 )
+        again = Counter(item["id"] for item in items if item["type"] == "item_reference")
+        again.subtract(found.keys() & again.keys())
+        require_size(sum(n * len(orjson.dumps(found[name])) for name, n in again.items() if n))
         return [found[each["id"]] if each["type"] == "item_reference" else each for each in items]
 
     async def continued_by(self, tenant: str, app: str, items: Sequence[Item]) -> Continued:
