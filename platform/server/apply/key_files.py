@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryFile
 from unicodedata import combining, normalize
 from urllib.parse import urlsplit
 
@@ -20,6 +21,8 @@ from fairserve.platform.server.apply.plan import Key
 
 MAX_PART_CHARS = 60
 HASH_CHARS = 8
+BLOCK_BYTES = 4096
+"""Space that a file takes on a disk."""
 
 
 class KeyFiles:
@@ -31,15 +34,13 @@ class KeyFiles:
         self._kubernetes = kubernetes
 
     def prepare(self, keys: Iterable[Key]) -> None:
-        """Make the folder, and check that each object gets a new file. Raises CommandError."""
+        """Make the folder, and check that each object can get a new file. Raises CommandError."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise CommandError(
                 f"--keys {self._folder} cannot be made: {error.strerror}", FAILED
             ) from None
-        if not os.access(self._folder, os.W_OK | os.X_OK):
-            raise CommandError(f"--keys {self._folder} cannot be written to", FAILED)
         owners: dict[Path, Key] = {}
         for key in keys:
             path = self._path(key)
@@ -55,6 +56,19 @@ class KeyFiles:
             if path.exists():
                 raise CommandError(f"{path} exists; move it away before {key} is created", FAILED)
             owners[path] = key
+        self._try_to_write(len(owners))
+
+    def _try_to_write(self, files: int) -> None:
+        """Write as much as that many files, and delete it: a key that cannot be written is lost."""
+        try:
+            with TemporaryFile(dir=self._folder) as file:
+                file.write(bytes(files * BLOCK_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CommandError(
+                f"--keys {self._folder} cannot be written to: {error.strerror}", FAILED
+            ) from None
 
     def store(self, key: Key, secret: str) -> Path:
         """Write the secret of a new object; return its file. Raises CommandError."""

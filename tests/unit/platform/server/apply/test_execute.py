@@ -37,7 +37,6 @@ def error_of(tmp_path, answer, *changes):
     try:
         list(execution.run(ChangePlan(changes, ())))
     except CommandError as error:
-        assert error.exit_code == FAILED
         return execution.made, error.message
     except KeyboardInterrupt:  # which would end pytest
         pass

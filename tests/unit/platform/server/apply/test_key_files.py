@@ -2,6 +2,7 @@
 
 import re
 import stat
+from pathlib import Path
 
 import pytest
 import yaml
@@ -43,6 +44,15 @@ def test_two_objects_have_no_common_file(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandError, match="cannot be made"):
         KeyFiles(tmp_path / "file" / "keys", kubernetes=False).prepare([])
+
+
+def test_a_folder_is_written_to_before_a_key_is_made(tmp_path):
+    """Permissions do not show a full disk, nor that a user may write to no file of ``/proc``."""
+    files = KeyFiles(Path("/proc"), kubernetes=False)
+    with pytest.raises(CommandError, match=r"^--keys /proc cannot be written to: "):
+        files.prepare([TENANT])
+    KeyFiles(tmp_path, kubernetes=False).prepare([TENANT])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_names_of_other_letters_have_files_of_their_own(tmp_path):
