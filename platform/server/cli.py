@@ -107,11 +107,11 @@ COMMANDS: Mapping[str, Subcommand] = MappingProxyType(
             "platform.server.admin_cli.webhooks",
         ),
         "apply": Subcommand(
-            "Make tenants, apps, limits, prices and aliases as a file declares them.",
+            "Make tenants, limits, prices, workers and throttling as a file declares them.",
             "platform.server.apply.command",
         ),
         "export": Subcommand(
-            "Write tenants, apps, limits, prices and aliases as a file for apply.",
+            "Write tenants, limits, prices, workers and throttling as a file for apply.",
             "platform.server.apply.export_command",
         ),
         "mcp": Subcommand(

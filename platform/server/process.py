@@ -114,7 +114,6 @@ class ServerProcess:
         self._reread = None if settings.server.config is None else reread
         self._open = contextlib.ExitStack()
         """Closes the locks, the socket and the database, also if the server cannot start."""
-        self._admin_key: str | None = None
         self._port = 0
         self._socket_stays = False
         """True if the socket listens on after this process."""
@@ -160,9 +159,12 @@ class ServerProcess:
             engine = self._connect()
             lease = self._lease(engine) if settings.control.role == "all" else None
             try:
-                self._admin_key = prepare_database(settings.db, engine, lease)
+                admin_key = prepare_database(settings.db, engine, lease)
             except (SecretKeyError, ValueError, OSError) as error:
                 raise StartError(str(error)) from error
+            if admin_key is not None:
+                # At once: the start may fail or be stopped before the banner, and the key is stored.
+                _print(f"admin key (shown once, keep it): {admin_key}", sys.stdout)
             if lease is not None:
                 lease.start()
             try:
@@ -303,9 +305,6 @@ class ServerProcess:
         if settings.console.console != "off":
             lines.append(f"  console {url}/console")
         lines.append(f"  docs    {url}/docs")
-        if self._admin_key is not None:
-            lines.append(f"  admin key (shown once, keep it): {self._admin_key}")
-            self._admin_key = None
         _print("\n".join(lines), sys.stdout)
 
 

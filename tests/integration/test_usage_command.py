@@ -46,10 +46,11 @@ def test_rollup_report_reconcile_repair(flags, sessions, capsysbinary, tmp_path)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["report", "--zone", "Nowhere"], "Europe/Berlin"),
-        (["report", "--group-by", "colour"], "group_by"),
+        (["report", "--zone", "Nowhere"], "report: --zone: there is no such time zone; "),
+        (["report", "--group-by", "colour"], "report: --group-by: Input should be 'tenant', "),
+        (["report", "--group-by", "day,day"], "report: --group-by: "),
         (["report", "--from", "2026-02-30"], "2026-01-31"),
-        (["report", "--from", "2026-02-02", "--to", "2026-02-01"], "from is after to"),
+        (["report", "--from", "2026-02-02", "--to", "2026-02-01"], "--from: from is after to"),
         (["report", "--format", "pdf"], "parquet"),
     ],
 )

@@ -95,8 +95,10 @@ def test_calls_are_served(only_server, tmp_path):
 
 
 def test_a_server_with_workers_of_its_own_says_what_it_needs(only_server, tmp_path):
-    server = ChildServer(tmp_path / "data", env=only_server, start=False, workers=1)
+    env = {**only_server, "FAIRSERVE_ADMIN_KEY": ""}
+    server = ChildServer(tmp_path / "data", env=env, start=False, workers=1)
     server.launch()
     assert server.process.wait(90) == 1
     assert "torch is not installed: pip install 'fairserve[torch]'" in server.log()
     assert server.log().count("fairserve worker: ") == 1, "it is started once"
+    assert re.search("admin key .*: sk-fs-a-", server.log()), "the next start shows no key"

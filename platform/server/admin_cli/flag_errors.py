@@ -57,11 +57,16 @@ def in_flags(error: RejectedRequestError, flags: Mapping[str, str]) -> CommandEr
         # A place in the file that the flag names; a number is that of a value in the flag itself.
         return names[field] if not place or place.isdecimal() else f"{names[field]}: {place}"
 
-    message = _REQUEST.sub("", error.message.replace("?tenant=tn_...", "--tenant NAME"))
+    message = without_request(error.message)
     message = _FIELD.sub(named, message)
     if error.status == 401:
         message += "; it is that of --key-file or FAIRSERVE_API_KEY"
     return CommandError(message, FAILED)
+
+
+def without_request(message: str) -> str:
+    """Return a message without the request that it advises to clients of the API."""
+    return _REQUEST.sub("", message.replace("?tenant=tn_...", "--tenant NAME"))
 
 
 def _names(param: str, flags: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,8 @@ from fairserve.platform.tenancy.tenants.schemas import OnBlock
 app = CommandGroup(
     help="Manage settings and data of end users. docs/guide/tenants.md has examples."
 )
-_SETTINGS = ("weight", "priority_weight", "rpm", "blocked")
+SETTINGS = ("weight", "priority_weight", "rpm", "blocked")
+"""Fields of a user beside its quota; a request replaces all."""
 _Tenant = Annotated[str, Argument(metavar="TENANT", help="Name or id of the tenant.")]
 _User = Annotated[
     str, Argument(metavar="USER", help="Id of the user, as the tenant's apps send it.")
@@ -90,17 +92,17 @@ def show(client: AdminClient, tenant: _Tenant, user: _User) -> Any:
 def change(client: AdminClient, tenant: _Tenant, user: _User, **given: Any) -> Any:
     """Change a user's weights, limits or block."""
     limits = contract_of(given)
-    changed = body_of(given | {"blocked": switched(given["blocked"])}, *_SETTINGS)
+    changed = body_of(given | {"blocked": switched(given["blocked"])}, *SETTINGS)
     changes(changed | limits)
     now = client.call("GET", _path(tenant, user))
-    body = {name: now[name] for name in _SETTINGS} | changed | body_of(given, "on_block", "reason")
-    body["contract"] = _changed(now["contract"], limits)
+    body = {name: now[name] for name in SETTINGS} | changed | body_of(given, "on_block", "reason")
+    body["contract"] = changed_contract(now["contract"], limits)
     return client.call("PUT", _path(tenant, user), body)
 
 
-def _changed(contract: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
+def changed_contract(contract: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
     """Return the server's quota with these changes; a soft end is removed with its budget."""
-    found = {name: value for name, value in (contract | limits).items() if value is not None}
+    found = {name: value for name, value in {**contract, **limits}.items() if value is not None}
     if "soft_budget" not in found and "soft_end" not in limits:
         found.pop("soft_end", None)
     return found

@@ -106,16 +106,17 @@ def apply(
             f"nothing is applied: {len(secrets)} new objects have a key or a signing secret, which is"
             " shown once; name a folder for them by --keys"
         )
-    made = 0
+    execution = Execution(client, present.ids, files)
     try:
-        for change, path in Execution(client, present.ids, files).run(planned):
-            made += 1
+        for change, path in execution.run(planned):
             where = "" if path is None else f"; its secret is in {path}"
             print(f"{_DONE[change.action]} {change.key}{where}", flush=True)
     except CommandError as error:
-        left = len(planned.changes) - made
+        left = len(planned.changes) - execution.made
         raise CommandError(
-            f"{error.message} ({made} changes are made, {left} are not; apply again for the rest)"
+            f"{error.message} ({execution.made} changes are made, {left} are not; apply again for the"
+            " rest)",
+            FAILED,
         ) from None
 
 

@@ -7,11 +7,19 @@ an incident is not declared: suspended tenants and apps, blocked users, drained 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from types import UnionType
+from typing import Annotated, Any, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, Field, ValidationError, WrapValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
 
 from fairserve.interactions.call import TenantLevels
 from fairserve.platform.background.webhooks.event_types import TYPES, EventType
@@ -178,13 +186,38 @@ def read_declaration(path: Path, content: bytes | None = None) -> Declaration:
             cause = each.get("ctx", {}).get("error")
             if isinstance(cause, FieldError):
                 place += tuple(int(p) if p.isdigit() else p for p in cause.field.split(".", 1))
-            lines.append(f"{file.at(*place)}: {_dotted(place)}{text_of(each)}")
+            lines.append(f"{file.at(*place)}: {_dotted(place)}{_problem(each, place)}")
         if len(problems) > MAX_SHOWN:
             lines.append(f"and {len(problems) - MAX_SHOWN} more problems")
         raise DeclarationError("\n".join(lines)) from None
 
 
+def _problem(error: Any, place: Sequence[str | int]) -> str:
+    """Return the text of one of pydantic's errors, with the fields that the place may have."""
+    if error["type"] == "extra_forbidden":
+        return f"unknown field; allowed: {', '.join(_fields_at(place[:-1]))}"
+    if error["type"] == "model_type":
+        return f"must be a mapping; its fields: {', '.join(_fields_at(place))}"
+    return text_of(error)
+
+
+def _fields_at(place: Sequence[str | int]) -> Iterator[str]:
+    """Yield the fields of the object at a place of a file."""
+    shape: Any = Declaration
+    for part in place:
+        if isinstance(shape, type) and issubclass(shape, BaseModel):
+            shape = shape.model_fields[str(part)].annotation
+        else:  # of a list or a mapping
+            *_, shape = get_args(shape)
+        if get_origin(shape) in (Union, UnionType):  # a field that may be null
+            shape, *_ = get_args(shape)
+        if get_origin(shape) is Annotated:
+            shape, *_ = get_args(shape)
+    yield from shape.model_fields
+
+
 def _dotted(place: tuple[str | int, ...]) -> str:
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    shown = (part if isinstance(part, int) or part.isprintable() else repr(part) for part in place)
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in shown)
     text = "".join(parts).lstrip(".")
     return f"{text}: " if text else ""

@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fairserve.platform.base.command_line import FAILED, CommandError
-from fairserve.platform.server.admin_cli.client import AdminClient, path_of
-from fairserve.platform.server.apply.key_files import KeyFiles
+from fairserve.platform.server.admin_cli.client import (
+    AdminClient,
+    RejectedRequestError,
+    path_of,
+)
+from fairserve.platform.server.admin_cli.flag_errors import without_request
+from fairserve.platform.server.admin_cli.users import SETTINGS, changed_contract
+from fairserve.platform.server.apply.key_files import KeyFiles, renewal
 from fairserve.platform.server.apply.plan import (
     IDLE_TIMEOUT,
     MANAGER,
@@ -29,6 +35,8 @@ from fairserve.platform.server.apply.plan import (
 
 WITH_SECRET: frozenset[Kind] = frozenset({"tenant", "app", "webhook"})
 """Kinds of objects whose creation shows a key or a signing secret."""
+SERVER_ERRORS = 500
+"""Statuses from here on may be of a proxy, whose server may have made the change."""
 
 
 class Execution:
@@ -36,6 +44,8 @@ class Execution:
 
     def __init__(self, client: AdminClient, ids: Mapping[Key, str], files: KeyFiles | None) -> None:
         """``ids`` are those of the present objects; ``files`` may be None if nothing has a secret."""
+        self.made = 0
+        """Changes that are made."""
         self._client = client
         self._ids = dict(ids)
         self._files = files
@@ -53,13 +63,14 @@ class Execution:
     def run(self, plan: ChangePlan) -> Iterator[tuple[Change, Path | None]]:
         """Yield each change once it is made, with the file of the secret that it made.
 
-        Raises CommandError, which names the object, at the first error.
+        Raises CommandError, which names the object, at the first error and at Ctrl-C.
         """
         for change in plan.changes:
             try:
                 answer = self._act[change.key.kind](change)
-            except CommandError as error:
-                raise CommandError(f"{change.key}: {error.message}", FAILED) from None
+            except (CommandError, KeyboardInterrupt) as error:
+                raise _named(change, error) from None
+            self.made += 1
             path = None
             if change.action == "create" and change.key.kind in WITH_SECRET:
                 self._ids[change.key] = answer["id"]
@@ -126,14 +137,18 @@ class Execution:
         return self._client.call("PATCH", path, body, tenant=tenant)
 
     def _user(self, change: Change) -> None:
-        """A block is an operator's, and stays; so it is read right before."""
+        """Read the settings right before: others keep what is not declared, above all a block."""
         path = path_of("admin", "users", self._tenant_of(change), change.key.names[1])
-        blocked = self._client.call("GET", path)["blocked"]
-        if change.action == "delete" and not blocked:
+        now = self._client.call("GET", path)
+        if change.action != "delete":
+            body = _changed(change)
+            limits = changed_contract(now["contract"], body.pop("contract", {}))
+            kept = {name: now[name] for name in SETTINGS}
+            self._client.call("PUT", path, kept | body | {"contract": limits})
+        elif now["blocked"]:
+            self._client.call("PUT", path, {MANAGER: None, "blocked": True})
+        else:
             self._client.call("DELETE", path)
-            return
-        body = _given(change.after) if change.action != "delete" else {MANAGER: None}
-        self._client.call("PUT", path, body | {"blocked": blocked})
 
     def _webhook(self, change: Change) -> Any:
         tenant = self._tenant_of(change)
@@ -147,6 +162,17 @@ class Execution:
 
     def _tenant_of(self, change: Change) -> str:
         return self._ids[Key("tenant", change.key.names[:1])]
+
+
+def _named(change: Change, error: CommandError | KeyboardInterrupt) -> CommandError:
+    """Return the error of a change, with what helps if the server may have made it without an answer."""
+    reason = without_request(error.message) if isinstance(error, CommandError) else "interrupted"
+    rejected = isinstance(error, RejectedRequestError) and error.status < SERVER_ERRORS
+    if change.action == "create" and change.key.kind in WITH_SECRET and not rejected:
+        reason += (
+            f"; if it was created, its secret is lost, make another one: {renewal(change.key)}"
+        )
+    return CommandError(f"{change.key}: {reason}", FAILED)
 
 
 def _given(values: Values) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.base.validation import text_of
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import connect
+from fairserve.platform.db.schemas import FieldError
 from fairserve.platform.server.configuration.flags import flag_options
 from fairserve.platform.server.configuration.sources import settings_from
 from fairserve.platform.server.settings import Settings
@@ -43,15 +44,21 @@ def opened(
             engine.dispose()
     except ValidationError as error:
         first = error.errors()[0]
-        where = f"{first['loc'][0]}: " if first["loc"] else ""
-        raise CommandError(where + text_of(first)) from error
+        cause = first.get("ctx", {}).get("error")
+        field = cause.field if isinstance(cause, FieldError) else next(iter(first["loc"]), None)
+        raise CommandError(_flag(field) + text_of(first)) from error
     except (ValueError, schema.SchemaError) as error:
         raise CommandError(str(error)) from error
     except FairServeError as error:
-        raise CommandError(error.message) from error
+        raise CommandError(_flag(error.param) + error.message) from error
     except SQLAlchemyError as error:
         cause = getattr(error, "orig", None) or error
         text = " ".join(str(cause).split())
         raise CommandError(f"the database does not answer: {text}", silent) from error
     except OSError as error:
         raise CommandError(str(error), silent) from error
+
+
+def _flag(field: str | int | None) -> str:
+    """Return the beginning of an error about a field, of a report's query, whose fields are flags."""
+    return "" if field is None else f"--{field}: ".replace("_", "-")

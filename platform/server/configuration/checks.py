@@ -169,14 +169,19 @@ def _embedded_model_problems(settings: Settings) -> Iterator[str]:
     Weakness: workers that were added through the API are in the database, and their server embeds none.
     """
     model = settings.fleet.model
-    if not model or not settings.fleet.workers or settings.control.role != "all":
+    if not settings.fleet.workers or settings.control.role != "all":
         return
     try:
-        check_model(model)
+        if model:  # else the built-in one
+            check_model(model)
     except OSError as error:
         yield f"model: {error}"
     if find_spec("torch") is None:
-        yield "model: embedded workers need torch: pip install 'fairserve[torch]'"
+        yield (
+            f"workers is {settings.fleet.workers}: embedded workers need torch: pip install"
+            " 'fairserve[torch]', or name other workers; if all are added through the API, set workers"
+            " to 0"
+        )
 
 
 def value_of(settings: Settings, name: str) -> Any:

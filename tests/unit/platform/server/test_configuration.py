@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from fairserve.platform.server import cli
+from fairserve.platform.server.configuration import checks
 from fairserve.platform.server.configuration.checks import configured_fleet, problems_of
 from fairserve.platform.server.configuration.flags import environment_names
 from fairserve.platform.server.configuration.fleet_section import fleet_parser
@@ -211,6 +212,15 @@ SAME = (
     *(("model", "role"), ("redis", "role")),
 )
 """Pairs that exclude each other: two problems of one setting, a model without embedded workers."""
+
+
+@pytest.mark.parametrize("model", ["", "demo"])
+def test_check_names_torch_if_embedded_workers_would_need_it(write, capsys, monkeypatch, model):
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    code, out = run(capsys, "check", "--model", model)
+    assert (code, "workers is 2: embedded workers need torch: pip install" in out) == (1, True), out
+    for others in (("--workers", "0"), ("--config", write(FLEET))):
+        assert run(capsys, "check", "--model", model, *others)[0] == 0
 
 
 def write_rejected(write, names):

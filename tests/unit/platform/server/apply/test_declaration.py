@@ -44,7 +44,8 @@ def test_the_five_teams_of_the_guide_are_valid():
         ("tenants:\n  A:\n", []),
         ("tenants: {A: {weight: 1}}\ntenants: {}", ["2: tenants is given twice, first in line 1"]),
         ("tenants: {A: {", ["1: not YAML: "]),
-        ("- tenants", ["1: Input should be a valid dictionary"]),
+        ("- tenants", ["1: must be a mapping; its fields: managed_by, throttling, prices, "]),
+        ("tenants: {A: x}", ["1: tenants.A: must be a mapping; its fields: weight, levels, "]),
         (
             "tenants:\n  A:\n    weight: 200\n    contract:\n      rpm_limit: 0\n",
             [
@@ -57,7 +58,33 @@ def test_the_five_teams_of_the_guide_are_valid():
             ["3: tenants.A.contract.budget_duration: a budget needs a budget_duration"],
         ),
         ("tenants: {A: {apps: {b: {}}}}", ["1: tenants.A.apps.b.profile: Field required"]),
-        ("tenants: {A: {keys: [x]}}", ["1: tenants.A.keys: Extra inputs are not permitted"]),
+        (
+            "tenants: {A: {keys: [x]}}",
+            [
+                "1: tenants.A.keys: unknown field; allowed: weight, levels, contract, apps, users,"
+                " webhooks"
+            ],
+        ),
+        (
+            "tenants: {A: {apps: {b: {profile: {stages: [{input: 1}]}, contract: {rpm: 1}}}}}",
+            [
+                "1: tenants.A.apps.b.profile.stages[0].input_tokens: Field required",
+                "1: tenants.A.apps.b.profile.stages[0].output_tokens: Field required",
+                "1: tenants.A.apps.b.profile.stages[0].input: unknown field; allowed: input_tokens, ",
+                "1: tenants.A.apps.b.contract.rpm: unknown field; allowed: rpm_limit, ",
+            ],
+        ),
+        (
+            "{tenent: {}, throttling: {sistem: s}, workers: {a: {ulr: u}}}",
+            [
+                "1: throttling.system: Field required",
+                "1: throttling.sistem: unknown field; allowed: system, parameters",
+                "1: workers.a.url: Field required",
+                "1: workers.a.ulr: unknown field; allowed: url, ",
+                "1: tenent: unknown field; allowed: managed_by, ",
+            ],
+        ),
+        ('tenants: {"a\\nb": {}}', [r"1: tenants.'a\nb': String should match pattern"]),
         ("tenants: {1: {}}", ["1: tenants[1]: Input should be a valid string"]),
         ("tenants: {A: {}, 'A ': {}}", ["1: tenants: two of these names are the same"]),
         (

@@ -1,6 +1,8 @@
 """New keys are written once, each into a file of its own that only its owner reads."""
 
+import re
 import stat
+from pathlib import Path
 
 import pytest
 import yaml
@@ -37,9 +39,29 @@ def test_two_objects_have_no_common_file(tmp_path):
         KeyFiles(tmp_path, kubernetes=False).prepare(
             [Key("app", ("A", "b")), Key("app", ("A", "B"))]
         )
+    with pytest.raises(CommandError, match=r"rename one$"):
+        KeyFiles(tmp_path, kubernetes=True).prepare([Key("tenant", ("A",)), Key("tenant", ("a",))])
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandError, match="cannot be made"):
         KeyFiles(tmp_path / "file" / "keys", kubernetes=False).prepare([])
+
+
+def test_a_folder_is_written_to_before_a_key_is_made(tmp_path):
+    """Permissions do not show a full disk, nor that a user may write to no file of ``/proc``."""
+    files = KeyFiles(Path("/proc"), kubernetes=False)
+    with pytest.raises(CommandError, match=r"^--keys /proc cannot be written to: "):
+        files.prepare([TENANT])
+    KeyFiles(tmp_path, kubernetes=False).prepare([TENANT])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_of_other_letters_have_files_of_their_own(tmp_path):
+    files = KeyFiles(tmp_path, kubernetes=True)
+    keys = [Key("tenant", (name,)) for name in ("研究", "支持", "Zoé", "Łódź", "2 & 3")]
+    files.prepare(keys)
+    names = [files.store(key, "k").name for key in keys]
+    assert all(re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?\.yaml", name) for name in names)
+    assert names[2:] == ["zoe.yaml", "odz-bc8847fc.yaml", "2-3.yaml"]
 
 
 def test_a_manifest_is_that_of_one_secret(tmp_path):
