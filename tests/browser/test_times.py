@@ -1,6 +1,7 @@
 """Times are the reader's, with UTC as a hint, also in parts that are exchanged; charts agree."""
 
 import re
+import time
 
 import pytest
 
@@ -10,6 +11,14 @@ IN_KIRITIMATI = """time => {
     const shown = new Date(`${time.textContent.replace(" ", "T")}+14:00`);
     return shown.getTime() === new Date(time.dateTime).getTime();
 }"""
+RECORD_TEXTS = """
+    window.drawn = [];
+    const draw = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
+        window.drawn.push(text);
+        return draw.call(this, text, ...more);
+    };
+"""
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +66,40 @@ def test_times_have_their_unit_without_scripts(browser, server, app):
     with browser.visit(server.url, scripts=False) as visit:
         visit.sign_in(server.admin_key).open("/console/clients/tenants")
         assert UTC.fullmatch(visit.page.locator("tbody time").first.inner_text())
+
+
+def test_charts_of_one_sample_end_with_it(operator, server, app):
+    server.sample()
+    page = operator.page
+    page.add_init_script(RECORD_TEXTS)
+    operator.open("/console/overview")
+    page.locator(".marks li").get_by_text("times: app created").wait_for()
+    page.wait_for_function("window.drawn.includes(' 1 ')")  # the first mark is within the axis
+    end = page.evaluate("JSON.parse(document.getElementById('chart-data').textContent).waits.time")
+    assert len(end) == 1
+    possible = {time.strftime("%Y-%m-%d", time.gmtime(at)) for at in (end[0] - 600, *end)}
+    days = {text for text in page.evaluate("window.drawn") if re.fullmatch(r"[\d-]{10}", text)}
+    assert days
+    assert days <= possible
+    marks = page.locator("ol.marks[reversed] li").all_inner_texts()
+    assert marks[-1].endswith("Server started"), "the latest is the first"
+
+
+def test_an_axis_of_short_times_has_different_labels(operator, server, app):
+    server.sample()
+    page = operator.page
+    page.add_init_script(RECORD_TEXTS)
+
+    def shorten(route):
+        answer = route.fetch()
+        body = re.sub(
+            r'"values":\s*\[[^\]]*\]',
+            lambda values: re.sub(r"[\d.]+|null", "0.0003", values[0]),
+            answer.text(),
+        )
+        route.fulfill(response=answer, body=body)
+
+    page.route("**/console/overview", shorten)
+    operator.open("/console/overview")
+    page.wait_for_function("window.drawn.includes('20 ms')")
+    assert "10 ms" in page.evaluate("window.drawn")
