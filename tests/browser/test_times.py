@@ -4,6 +4,7 @@ import re
 import time
 
 import pytest
+from processes import eventually
 
 UTC = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
 LOCAL = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
@@ -19,6 +20,16 @@ RECORD_TEXTS = """
         return draw.call(this, text, ...more);
     };
 """
+
+
+def drawn(page, text):
+    """Wait until the charts of a page have drawn a text; return all that they have drawn."""
+
+    def texts():
+        found = page.evaluate("window.drawn")
+        return found if text in found else None
+
+    return eventually(texts, f"{text!r} is not drawn")
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +85,11 @@ def test_charts_of_one_sample_end_with_it(operator, server, app):
     page.add_init_script(RECORD_TEXTS)
     operator.open("/console/overview")
     page.locator(".marks li").get_by_text("times: app created").wait_for()
-    page.wait_for_function("window.drawn.includes(' 1 ')")  # the first mark is within the axis
+    texts = drawn(page, " 1 ")  # the number of the first mark
     end = page.evaluate("JSON.parse(document.getElementById('chart-data').textContent).waits.time")
     assert len(end) == 1
     possible = {time.strftime("%Y-%m-%d", time.gmtime(at)) for at in (end[0] - 600, *end)}
-    days = {text for text in page.evaluate("window.drawn") if re.fullmatch(r"[\d-]{10}", text)}
+    days = {text for text in texts if re.fullmatch(r"[\d-]{10}", text)}
     assert days
     assert days <= possible
     marks = page.locator("ol.marks[reversed] li").all_inner_texts()
@@ -101,5 +112,4 @@ def test_an_axis_of_short_times_has_different_labels(operator, server, app):
 
     page.route("**/console/overview", shorten)
     operator.open("/console/overview")
-    page.wait_for_function("window.drawn.includes('20 ms')")
-    assert "10 ms" in page.evaluate("window.drawn")
+    assert "10 ms" in drawn(page, "20 ms")
