@@ -5,6 +5,8 @@ import json
 import httpx
 import pytest
 from client_pages import call
+from page_server import PageServer
+from playwright.sync_api import expect
 
 CLUSTER = "/console/cluster"
 
@@ -35,6 +37,7 @@ def row(visit, worker):
 def drain(visit, worker):
     visit.page.get_by_role("button", name=f"Drain {worker}", exact=True).click()
     dialog = visit.page.get_by_role("dialog", name=f"Drain {worker}?")
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
     dialog.get_by_role("button", name="Drain").click()
 
 
@@ -90,6 +93,17 @@ def test_changes_of_others_are_shown_without_a_reload(operator, server):
     row(operator, "away").wait_for(state="detached")
     forget(server, "aliases/small%20<b>")
     operator.page.get_by_role("rowheader", name="small <b>", exact=True).wait_for(state="detached")
+
+
+def test_a_lost_worker_has_the_state_that_the_cluster_has(browser, tmp_path):
+    with PageServer(tmp_path) as server, browser.visit(server.url) as visit:
+        visit.sign_in(server.admin_key).open(CLUSTER)
+        row(visit, "w0").get_by_text("serving").wait_for()
+        server.workers[0].close()
+        row(visit, "w0").get_by_text("open circuit").wait_for()
+        assert "joining" not in row(visit, "w0").inner_text()
+        (lost, _) = server.call(server.admin_key, "GET", "/admin/cluster")["workers"]
+        assert lost["state"] == "open circuit"
 
 
 def test_charts_show_the_workers(operator, server, app):

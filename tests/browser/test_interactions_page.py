@@ -146,6 +146,8 @@ def test_agents_users_and_prompts_are_escaped(browser, server, app):
         assert html in row.inner_text()
         assert html[:20] in visit.page.locator(".graph svg").inner_html().replace("&lt;", "<")
         assert not visit.faults()
+        visit.page.get_by_role("link", name=html, exact=True).click()
+        visit.page.get_by_role("heading", name=html, exact=True).wait_for()
 
 
 def test_a_tenant_sees_its_own_runs_only(browser, server, app, foreign):

@@ -39,8 +39,14 @@ def test_keys_search_and_open_pages(operator, app):
         page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="wendy/1").wait_for()
+    page.wait_for_load_state()  # its scripts
+    page.keyboard.press("/")
+    page.keyboard.type("we")
+    page.keyboard.press("Escape")
+    expect(page.locator("#search-text")).not_to_be_focused()  # with the next frame
     page.keyboard.press("/")
     page.keyboard.type("w1")
+    assert page.locator("#search-text").input_value() == "w1", "it replaces the earlier text"
     page.keyboard.press("Enter")  # before the results of this text are there
     page.wait_for_url("**/console/cluster?worker=w1")
 
@@ -63,6 +69,9 @@ def test_a_list_is_filtered_by_names(operator, app):
         .startswith("tenant of")
     )
     assert not operator.faults()
+    operator.open("/console/clients/apps")
+    page.get_by_label("Tenant", exact=True).fill("research")
+    page.locator(f"#tenant-names option[value='{app['tenant_id']}']").wait_for(state="attached")
 
 
 def test_a_search_finds_only_what_the_tenant_owns(browser, server, app):
@@ -71,3 +80,21 @@ def test_a_search_finds_only_what_the_tenant_owns(browser, server, app):
         visit.sign_in(other["tenant_key"])
         assert visit.open("/console/search?query=w") == 200
         assert visit.page.locator("a").all_inner_texts() == ["water"]
+
+
+def test_a_search_without_an_answer_is_named(operator):
+    page = operator.page
+    operator.open("/console/overview")
+    page.keyboard.press("/")
+    for answer in (
+        lambda route: route.abort(),
+        lambda route: route.fulfill(status=303, headers={"Location": "/console/sign-in"}),
+    ):
+        page.route("**/console/search**", answer)
+        page.get_by_label("Find").last.fill("")
+        page.keyboard.type("we")
+        page.locator("#found").get_by_text("The search failed. Enter the text again.").wait_for()
+        assert not operator.faults()
+        page.unroute("**/console/search**")
+        page.keyboard.type("x")
+        page.locator("#found").get_by_text("Nothing matches.").wait_for()

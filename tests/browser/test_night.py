@@ -1,12 +1,15 @@
-"""A night of an operator: four incidents, each seen on the first screen and solved by the console alone.
+"""A night of an operator: five incidents, each seen on the first screen and solved by the console alone.
 
 One server over PostgreSQL with two workers that have slots and a KV cache, a few quiet clients, and one
-browser. An incident is waited for, however long the machine takes. Each scene leaves the server as it
-was; clicks are those that the browser gets.
+browser. An incident is waited for, however long the machine takes. That it is seen within ten seconds is
+counted in the samples of the server, one in five seconds: a slow machine takes fewer of them. Each scene
+leaves the server as it was; clicks are those that the browser gets.
 """
 
 import re
 import threading
+import time
+from datetime import datetime
 
 import httpx
 import pytest
@@ -19,10 +22,17 @@ from server_client import DEADLINE_S, NO_TLS
 from slotted_worker import MODEL, SlottedWorker
 
 MOST_CLICKS = 5
+MOST_SAMPLES = 2
+"""Samples of the server, one in five seconds, until the first screen shows an incident."""
+SHOWN_MS = 10_000
+"""Longest time until a page shows that its server is away; it takes a tenth of a second."""
 SLOTS, KV_BLOCKS = 4, 512
 FLOOD = 32
 """Parallel calls of the user who floods: four times the slots of both workers."""
 COUNT = "addEventListener('pointerdown', (event) => event.isTrusted && clicked(), true)"
+NOTE_AWAY = """new MutationObserver(() => {
+    if (document.getElementById('away')) window.awayAt ??= Date.now();
+}).observe(document.querySelector('.page'), { childList: true })"""
 
 
 class Caller:
@@ -32,6 +42,8 @@ class Caller:
         self._stopped = threading.Event()
         self.codes = []
         """Status codes of the answers, 0 for none."""
+        self.rejected_at = []
+        """Times of the answers without success, UTC epoch seconds."""
         body = {
             "model": MODEL,
             "user": user,
@@ -50,6 +62,8 @@ class Caller:
                     except httpx.TransportError:
                         code = 0
                     self.codes.append(code)
+                    if code != 200:
+                        self.rejected_at.append(time.time())
                     self._stopped.wait(pause_s if code == 200 else 0.5)
 
         self._threads = [threading.Thread(target=call, daemon=True) for _ in range(parallel)]
@@ -120,6 +134,15 @@ class Night:
         assert re.search(r"Since\s+[\d-]{10} [\d:]{8}, (\d+ s ago|just now)", found.inner_text())
         return found
 
+    def seen_in_time(self, place, event_s):
+        """Check that the time since which a place shows its incident is at most two samples late."""
+        shown = place.locator("time").first.get_attribute("datetime")
+        since_s = datetime.fromisoformat(shown).timestamp()
+        live = self.server.call(self.server.admin_key, "GET", "/admin/live")
+        sampled = zip(live["at"], live["overloaded"], strict=True)
+        late = [at for at, found in sampled if found is not None and event_s < at <= since_s]
+        assert len(late) <= MOST_SAMPLES, (event_s, since_s, late)
+
     def over(self, title):
         """Wait until the alarm is a line that states that it is over."""
         line = self.page.locator(".incident-lines li", has_text=title)
@@ -168,6 +191,7 @@ def night(browser, tmp_path_factory):
 
 def test_a_user_floods(night):
     night.look()
+    event_s = time.time()
     eve = night.caller("acme", "eve", tokens=60, parallel=FLOOD)
     # Somebody waits whenever the rules look: the scheduler does not let one quiet user wait for long.
     guests = [night.caller("globex", f"guest {number}", tokens=30) for number in range(6)]
@@ -176,6 +200,7 @@ def test_a_user_floods(night):
         card = night.card(
             title, re.compile(r"while others wait: \d+ %.*, entitled to \d+ %"), "acme chat of acme"
         )
+        night.seen_in_time(card, event_s)
         card.get_by_role("link", name="Block eve").click()
         dialog = night.page.get_by_role("dialog", name="Block eve?")
         dialog.get_by_text("All further calls of this user are rejected").wait_for()
@@ -196,9 +221,11 @@ def test_a_user_floods(night):
 
 def test_a_worker_is_killed(night):
     night.look()
+    event_s = time.time()
     night.workers[0].kill()
     title = "Worker w0 gets no calls"
     card = night.card(title, "cannot connect to", "Start it again, or check its log.")
+    night.seen_in_time(card, event_s)
     card.get_by_role("button", name="Drain w0").click()
     dialog = night.page.get_by_role("dialog", name="Drain w0?")
     dialog.get_by_text("until you undrain it").wait_for()
@@ -216,6 +243,7 @@ def test_postgresql_is_stopped(night):
     night.look()
     asks = night.caller("initech", "ike", pause_s=0.2)
     try:
+        event_s = time.time()
         night.database.cut()
         for visit in (night.wide, night.narrow):
             line = visit.page.locator("#status .degraded")
@@ -223,6 +251,7 @@ def test_postgresql_is_stopped(night):
                 re.compile(r"since \S+ [\d:]{8}. The database does not answer")
             ).wait_for()
             line.get_by_text("Start PostgreSQL").wait_for()
+            night.seen_in_time(line, event_s)
         night.card("Usage is behind", "Calls are served; usage waits in the journal.")
         asks.answers(200)
         night.database.restore()
@@ -236,6 +265,7 @@ def test_postgresql_is_stopped(night):
 def test_a_colleague_sets_a_wrong_limit(night):
     night.look()
     app, anna = night.apps["globex"], night.key("anna")
+    night.gail.rejected_at.clear()
     for limit in (6000, 6):
         path = f"/v1/apps/{app['id']}?tenant={app['tenant_id']}"
         night.server.call(anna, "PATCH", path, {"contract": {"rpm_limit": limit}})
@@ -246,10 +276,37 @@ def test_a_colleague_sets_a_wrong_limit(night):
         "globex chat of globex",
         "Last change: contract.rpm_limit 6,000 → 6 by anna",
     )
+    # Five rejections are an alarm.
+    night.seen_in_time(card, night.gail.rejected_at[:5][-1])
     card.get_by_role("link", name="Open the limit").click()
     night.page.locator("[id='contract.rpm_limit']:focus").wait_for()
     night.page.keyboard.type("6000")
     night.page.get_by_role("button", name="Set limits").first.click()
     night.page.get_by_text("App settings saved").wait_for()
+    night.gail.answers(200)
+    night.solved()
+
+
+def test_the_server_is_killed_and_back(night):
+    night.look()
+    for visit in (night.wide, night.narrow):
+        visit.page.evaluate(NOTE_AWAY)
+    event_s = time.time()
+    night.server.kill()
+    for visit in (night.wide, night.narrow):
+        banner = visit.page.locator("#away")
+        banner.get_by_text(re.compile("No data since .*: the server does not answer")).wait_for()
+        banner.get_by_text("Start it, or repair the network to it").wait_for()
+        assert visit.page.evaluate("window.awayAt") - 1000 * event_s < SHOWN_MS
+        box = banner.bounding_box()
+        assert box["y"] + box["height"] <= visit.page.viewport_size["height"]
+        assert visit.overflow() == 0
+    night.server.start()
+    for visit in (night.wide, night.narrow):
+        visit.page.locator("#away").wait_for(state="detached")
+        visit.page.locator(".live.on").wait_for()
+        visit.page.locator(".marks li").first.get_by_text("Server started").wait_for()
+        # htmx logs a stream that broke.
+        visit.problems[:] = [each for each in visit.problems if "[object Event]" not in each]
     night.gail.answers(200)
     night.solved()

@@ -6,7 +6,7 @@ import re
 import httpx
 import openai
 import pytest
-from client_pages import call
+from client_pages import call, waits
 from console_load import HIGH_WATERMARK, LIMIT, SMALL, Flood
 from page_server import PageServer
 
@@ -141,6 +141,19 @@ def test_the_card_of_an_alarm_names_what_since_who_and_action(operator, server):
     assert line.get_by_role("button", name="Acknowledge").count() == 0
     assert card.count() == 0
     assert not operator.faults()
+
+
+def test_the_highest_wait_counts_a_call_that_still_waits(operator, server):
+    app = server.new_app(name="patient")
+    with waits(server, app, "ann"):
+        for _ in range(2):
+            server.sample()
+        operator.open("/console/overview")
+        row = operator.page.locator("table.now tr", has_text="tenant of patient")
+        wait = row.locator("[data-label='Wait p99']").inner_text()
+        assert re.fullmatch(r"[\d.]+ s 1 wait", wait), wait
+        tile = operator.page.locator(".tiles > div", has_text="Wait p99").locator("dd")
+        assert tile.inner_text().splitlines()[0] == wait.removesuffix(" 1 wait")
 
 
 def test_a_tenant_sees_only_its_own_traffic(browser, server, app, other, flood):

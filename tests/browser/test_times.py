@@ -1,8 +1,10 @@
 """Times are the reader's, with UTC as a hint, also in parts that are exchanged; charts agree."""
 
 import re
+import time
 
 import pytest
+from processes import eventually
 
 UTC = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
 LOCAL = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
@@ -10,6 +12,24 @@ IN_KIRITIMATI = """time => {
     const shown = new Date(`${time.textContent.replace(" ", "T")}+14:00`);
     return shown.getTime() === new Date(time.dateTime).getTime();
 }"""
+RECORD_TEXTS = """
+    window.drawn = [];
+    const draw = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
+        window.drawn.push(text);
+        return draw.call(this, text, ...more);
+    };
+"""
+
+
+def drawn(page, text):
+    """Wait until the charts of a page have drawn a text; return all that they have drawn."""
+
+    def texts():
+        found = page.evaluate("window.drawn")
+        return found if text in found else None
+
+    return eventually(texts, f"{text!r} is not drawn")
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +77,39 @@ def test_times_have_their_unit_without_scripts(browser, server, app):
     with browser.visit(server.url, scripts=False) as visit:
         visit.sign_in(server.admin_key).open("/console/clients/tenants")
         assert UTC.fullmatch(visit.page.locator("tbody time").first.inner_text())
+
+
+def test_charts_of_one_sample_end_with_it(operator, server, app):
+    server.sample()
+    page = operator.page
+    page.add_init_script(RECORD_TEXTS)
+    operator.open("/console/overview")
+    page.locator(".marks li").get_by_text("times: app created").wait_for()
+    texts = drawn(page, " 1 ")  # the number of the first mark
+    end = page.evaluate("JSON.parse(document.getElementById('chart-data').textContent).waits.time")
+    assert len(end) == 1
+    possible = {time.strftime("%Y-%m-%d", time.gmtime(at)) for at in (end[0] - 600, *end)}
+    days = {text for text in texts if re.fullmatch(r"[\d-]{10}", text)}
+    assert days
+    assert days <= possible
+    marks = page.locator("ol.marks[reversed] li").all_inner_texts()
+    assert marks[-1].endswith("Server started"), "the latest is the first"
+
+
+def test_an_axis_of_short_times_has_different_labels(operator, server, app):
+    server.sample()
+    page = operator.page
+    page.add_init_script(RECORD_TEXTS)
+
+    def shorten(route):
+        answer = route.fetch()
+        body = re.sub(
+            r'"values":\s*\[[^\]]*\]',
+            lambda values: re.sub(r"[\d.]+|null", "0.0003", values[0]),
+            answer.text(),
+        )
+        route.fulfill(response=answer, body=body)
+
+    page.route("**/console/overview", shorten)
+    operator.open("/console/overview")
+    assert "10 ms" in drawn(page, "20 ms")

@@ -39,11 +39,13 @@ def hold(server, key, user, run, *, words=1):
 def waits(server, app, user):
     """Let the monitoring see a call of a user that waits for a worker."""
     call = make_call("w", tenant=app["tenant_id"], app=app["id"], user=user)
-    activity, now_s = server.platform.monitoring.activity, server._clock()
+    monitoring, now_s = server.platform.monitoring, server._clock()
     waiting = CallState(call, "w", "", now_s, now_s)
-    server.client.portal.call(activity.call_accepted, waiting, now_s)
+    for each in (monitoring.activity, monitoring.app_calls):
+        server.client.portal.call(each.call_accepted, waiting, now_s)
     yield
-    server.client.portal.call(activity.call_dropped, waiting)
+    for each in (monitoring.activity, monitoring.app_calls):
+        server.client.portal.call(each.call_dropped, waiting)
 
 
 def path_of(app, user):

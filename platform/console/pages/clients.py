@@ -33,8 +33,8 @@ MOST_ALARMS = 3
 PER_PAGE = 35
 SORTS = (
     ("service_5m", "Share, 5 min"),
-    ("service_1m", "1 min"),
-    ("service_30m", "30 min"),
+    ("service_1m", "Service, 1 min"),
+    ("service_30m", "Service, 30 min"),
     ("queued_calls", "Queued"),
     ("running_calls", "Running"),
     ("refused_calls", "Rejected"),

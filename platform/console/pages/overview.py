@@ -7,7 +7,7 @@ installation, so that it holds while the database is away.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -218,7 +218,7 @@ def _now(request: Request, viewer: Viewer, query: NowQuery, seen: Observed) -> N
     marks = marks_of(seen.alarms, seen.resolved, seen.changes, started, names, tenant)
     last = seen.live.at[-1] if seen.live.at else started
     return Now(
-        figures=_figures(seen.live),
+        figures=_figures(seen.live, seen.groups.values()),
         incidents=incidents(seen.alarms, names, viewer),
         tenants=rows,
         part=ListPart(query.offset, ROWS, len(rows), len(ranked), end < len(ranked)),
@@ -270,7 +270,7 @@ def _steps(request: Request, viewer: Viewer) -> FirstSteps | None:
     return steps
 
 
-def _figures(live: LiveSnapshot) -> dict[str, Any]:
+def _figures(live: LiveSnapshot, groups: Iterable[CallGroup]) -> dict[str, Any]:
     """Return the figures of the last minute and the last sample."""
     activity = live.activity
 
@@ -280,7 +280,7 @@ def _figures(live: LiveSnapshot) -> dict[str, Any]:
     def last(values: Series) -> float | None:
         return values[-1] if values else None
 
-    waits = [each for each in activity.queue_p99_s[-MINUTE:] if each is not None]
+    waits = [each.wait_s for each in groups if each.wait_s is not None]
     return {
         **_capacity(live),
         "running": last(activity.running_calls),

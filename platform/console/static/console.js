@@ -15,6 +15,7 @@
   const charts = new Map();
   const COLOURS = 8;
   const HISTORY_S = 1800;
+  const SHORTEST_S = 0.02; // least end of an axis of durations, whose labels are whole milliseconds
 
   function colour(name) {
     const probe = document.createElement("span");
@@ -135,6 +136,16 @@
       return day === last ? "" : day;
     }
 
+    // Ends of the time axis. uPlot's own ends are 1,000 days apart if there is one time only.
+    range() {
+      const { time, days } = this.data;
+      if (!time.length) return [null, null];
+      const [first, last] = [time[0], time.at(-1)];
+      if (span()) return [last - span(), last];
+      if (first < last) return [first, last];
+      return days ? [first - 43200, last + 43200] : [last - 60, last];
+    }
+
     columns() {
       const { time, series, limits } = this.data;
       const values = this.data.stacked ? stacked(series) : series.map((each) => each.values);
@@ -175,7 +186,7 @@
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false }, sync: span() ? { key: "page", setSeries: false } : undefined },
         tzDate: (seconds) => (this.data.days ? uPlot.tzDate(new Date(1000 * seconds), "UTC") : new Date(1000 * seconds)),
-        scales: { x: { range: (_, first, last) => (span() && last ? [last - span(), last] : [first, last]) }, y: { range: (_, low, high) => [Math.min(0, low), this.data.top || (high > 0 ? high * 1.08 : 1)] } },
+        scales: { x: { range: () => this.range() }, y: { range: (_, low, high) => [Math.min(0, low), this.data.top || (high > 0 ? Math.max(high * 1.08, unit === "s" ? SHORTEST_S : 0) : 1)] } },
         axes: [{ ...axis, space: 80, values: (_, ticks, at, space, step) =>
           ticks.map((tick, number_) => this.label(tick, step, ticks[number_ - 1])) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => number(tick, unit.length > 2 ? "" : unit)) }],
         series: [{}, ...lines, ...bounds],
@@ -266,7 +277,7 @@
     }
   }
 
-  // List the marks of the charts, in local time.
+  // List the marks of the charts, in local time, the latest first.
   function listMarks(data) {
     document.querySelectorAll("[data-marks]").forEach((list) => {
       const items = (data[list.dataset.marks]?.marks || []).map((mark) => {
@@ -279,7 +290,7 @@
         item.append(time, ` ${mark.text}`);
         return item;
       });
-      list.replaceChildren(...items);
+      list.replaceChildren(...items.reverse());
     });
   }
 
@@ -360,6 +371,11 @@
     if (named?.popover) named.showPopover();
     else if (named?.matches("main input")) named.select();
   });
+  // The focus is in a dialog that opens: in its first field, or on the button that closes it.
+  document.addEventListener("toggle", ({ target, newState }) => {
+    if (!target.popover || newState !== "open") return;
+    target.querySelector(".field :is(input, select, textarea), [popovertargetaction=hide]")?.focus();
+  }, true);
   // Show rejected changes, too: by default htmx drops responses that are not successful.
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (event.detail.xhr.status >= 400 && event.detail.xhr.status !== 401) {

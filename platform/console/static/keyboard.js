@@ -13,7 +13,9 @@
 
   function openDialog(id) {
     const dialog = document.getElementById(id);
-    if (dialog && !dialog.open) dialog.showModal();
+    if (!dialog || dialog.open) return;
+    dialog.showModal();
+    dialog.querySelector("input")?.select();
   }
 
   document.addEventListener("keydown", (event) => {
@@ -28,13 +30,20 @@
     event.preventDefault();
   });
 
+  // Return the results as HTML; null without an answer, and after the end of the session.
+  async function results(text) {
+    const path = `/console/search?${new URLSearchParams({ query: text })}`;
+    const answer = await fetch(path, { redirect: "manual" }).catch(() => null);
+    return answer?.ok ? answer.text() : null;
+  }
+
   async function search(text) {
-    const answer = await fetch(`/console/search?${new URLSearchParams({ query: text })}`);
+    const html = await results(text);
     const found = document.getElementById("found");
     // An answer to an older text is too late.
-    if (!answer.ok || document.getElementById("search-text").value !== text) return;
-    found.innerHTML = await answer.text();
-    found.dataset.text = text;
+    if (document.getElementById("search-text").value !== text) return;
+    found.innerHTML = html ?? '<p class="alarm warn">The search failed. Enter the text again.</p>';
+    if (html !== null) found.dataset.text = text;
   }
 
   // The results may still be those of an earlier text.
@@ -55,10 +64,10 @@
   // Offer the names of tenants or apps to a field with data-pick, whose value is the id.
   async function offer(field) {
     const { value, list, dataset: { pick } } = field;
-    const answer = await fetch(`/console/search?${new URLSearchParams({ query: value })}`);
-    if (!answer.ok || field.value !== value) return;
+    const html = await results(value);
+    if (html === null || field.value !== value) return;
     const found = document.createElement("template");
-    found.innerHTML = await answer.text();
+    found.innerHTML = html;
     const links = [...found.content.querySelectorAll(`[data-${pick}]`)];
     list.replaceChildren(...links.map((link) => new Option(link.textContent, link.dataset[pick])));
   }
