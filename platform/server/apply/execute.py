@@ -92,7 +92,12 @@ class Execution:
         """All parameters are replaced, so the version of the plan must still be in force."""
         body = _given({name: each for name, each in change.after.items() if name != MANAGER})
         expected = {"expected_version": int(change.id or 0)}
-        self._client.call("PUT", "/admin/throttling", body | expected)
+        try:
+            self._client.call("PUT", "/admin/throttling", body | expected)
+        except RejectedRequestError as error:
+            if error.param != "expected_version":
+                raise
+            raise CommandError("it was changed after the plan was made", FAILED) from None
 
     def _worker(self, change: Change) -> None:
         (name,) = change.key.names

@@ -21,7 +21,7 @@ app = CommandGroup()
 def mcp(
     url: Annotated[
         str,
-        Option(envvar="FAIRSERVE_URL", metavar="URL", help=f"URL; default: {DEFAULT_URL}."),
+        Option(envvar="FAIRSERVE_URL", metavar="URL", help="URL of the server."),
     ] = DEFAULT_URL,
     key_file: Annotated[
         Path | None,

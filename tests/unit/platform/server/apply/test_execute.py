@@ -68,6 +68,13 @@ def test_a_rejected_object_has_no_key(tmp_path):
     assert (made, message) == (1, "tenant R & D: tenant tn_1 has this name; create a key")
 
 
+def test_throttling_that_changed_since_the_plan_is_named(tmp_path):
+    taken = RejectedRequestError("expected_version is not in force", 409, "expected_version")
+    change = Change("change", Key("throttling", ()), {}, {"system": "fairserve"}, "3")
+    made, message = error_of(tmp_path, taken, change)
+    assert (made, message) == (0, "throttling: it was changed after the plan was made")
+
+
 def test_an_object_whose_key_cannot_be_written_is_made(tmp_path):
     (tmp_path / "r-d.key").touch()
     made, message = error_of(tmp_path, {"id": "tn_1", "api_key": "k"}, TENANT)
