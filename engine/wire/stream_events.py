@@ -124,13 +124,14 @@ class StreamEvents:
         usage, choices = chunk.get("usage"), chunk["choices"]
         if self._most_of_sample is None or len(choices) != 1 or not isinstance(usage, dict):
             return
-        own = usage.get("completion_tokens")
+        own, total = usage.get("completion_tokens"), usage.get("total_tokens")
         output = self._of_all(choices[0]["index"], own)
-        if type(output) is int and output != own:
-            more = {"completion_tokens": output}
-            if type(total := usage.get("total_tokens")) is int:
-                more["total_tokens"] = total + output - own
-            chunk["usage"] = usage | more
+        if own is None or output is None or output == own:
+            return
+        more = {"completion_tokens": output}
+        if type(total) is int:
+            more["total_tokens"] = total + output - own
+        chunk["usage"] = usage | more
 
 
 def raise_reported(answer: dict[str, Any]) -> None:
