@@ -350,6 +350,11 @@ class AnswerReceiver(Protocol):
 class SentCall(Protocol):
     """A call that was sent to a worker."""
 
+    @property
+    def may_have_begun(self) -> bool:
+        """Return whether the worker may work on it, though it has reported nothing of it."""
+        ...
+
     def close(self) -> None:
         """Want nothing more, which cancels a running call on the worker. May be repeated."""
         ...

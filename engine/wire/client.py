@@ -147,6 +147,16 @@ class HttpWorkerClient:
         return request.streams or (request.generates and self.dialect == "vllm")
 
     @property
+    def reports_admission(self) -> bool:
+        """Return whether the server reports every call when it enters the batch, as our own does."""
+        return self.kind in _OUR_KINDS.values()
+
+    @property
+    def counts_samples_apart(self) -> bool:
+        """Return whether the running usage of a chunk counts its sample alone, as vLLM's does."""
+        return self.kind == "vllm"
+
+    @property
     def needs_done(self) -> bool:
         """Return whether the server ends a complete stream with ``[DONE]``."""
         return self.dialect == "vllm"
@@ -264,7 +274,7 @@ class HttpWorkerClient:
             self.kind = _OUR_KINDS.get(models[chosen].get("owned_by"), "vllm")
             text, version = await self._text("/metrics", 5.0), await self._version()
             tokenizes = await self._tokenizes(chosen)
-        if self.kind not in _OUR_KINDS.values():
+        if not self.reports_admission:
             tasks = await self._tasks()
         root = models[chosen].get("root")
         metrics = read_metrics(text)

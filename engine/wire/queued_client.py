@@ -165,6 +165,11 @@ class _QueuedCall:
 
     # --- SentCall ---------------------------------------------------------------------------------
 
+    @property
+    def may_have_begun(self) -> bool:
+        """Return whether it was sent, and the server may work on it."""
+        return self._sent is not None and self._sent.may_have_begun
+
     def close(self) -> None:
         """Leave the queue; cancel the call if it was sent."""
         if self._sent is not None:

@@ -4,6 +4,9 @@ The answer is complete when ``[DONE]`` follows a ``finish_reason`` for every cho
 plain OpenAI server may end it without ``[DONE]``. Some servers end the stream normally after they
 aborted a call: that is a broken answer, not a short one. A server that ignores ``stream`` sends one
 object: it is the only chunk.
+
+The running counts of vLLM are those of the chunk's sample. They are replaced by those of all samples, so
+that a client that leaves before the end has used what all samples have generated.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from fairserve.engine.wire.answer_shape import AnswerShape, as_chunk
 from fairserve.engine.wire.base import MalformedAnswerError, WorkerChunk, WorkerStreamError
 from fairserve.engine.wire.event_form import EventForm, form_of
 from fairserve.engine.wire.reported_error import error_object, reported
+from fairserve.engine.wire.reported_usage import count_of
 from fairserve.engine.wire.worker_json import parse_object
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
@@ -27,8 +31,11 @@ _BOM = b"\xef\xbb\xbf"
 class StreamEvents:
     """Events of one answer. O(bytes); holds the tail of an event that is split over chunks."""
 
-    def __init__(self, shape: AnswerShape) -> None:
-        """``shape`` checks the chunks."""
+    def __init__(self, shape: AnswerShape, most_of_sample: int | None = None) -> None:
+        """``shape`` checks the chunks.
+
+        ``most_of_sample``: the largest output of a sample, if running counts are those of one sample.
+        """
         self._tail = bytearray()
         self._shape = shape
         self._is_object: bool | None = None
@@ -36,6 +43,11 @@ class StreamEvents:
         self._at_start = True
         self._form: EventForm | None = None
         self._forms_left = MAX_FORMS
+        self._most_of_sample = most_of_sample
+        self._counts: dict[int, int] = {}
+        """Largest usable count of each sample, if they are reported apart."""
+        self._output_tokens = 0
+        """Their sum."""
 
     def feed(self, received: bytes) -> list[bytes]:
         """Return the contents of the events that are whole now.
@@ -77,7 +89,8 @@ class StreamEvents:
         with the worker's own texts.
         """
         if self._form is not None and (found := self._form.match(event)) is not None:
-            return WorkerChunk(None, self._form, *found)
+            text, count = found
+            return WorkerChunk(None, self._form, text, self._of_all(self._form.index, count))
         if event == b"[DONE]":
             if not self._shape.is_complete:
                 raise WorkerStreamError("it ended without a finish_reason")
@@ -91,7 +104,34 @@ class StreamEvents:
         if self._forms_left:
             self._form = form_of(event, chunk) or self._form
             self._forms_left -= 1
+        self._count_all(chunk)
         return WorkerChunk(chunk)
+
+    def _of_all(self, sample: int, count: int | None) -> int | None:
+        """Return the count of all samples for that of one; one that is not usable remains. O(1)."""
+        if self._most_of_sample is None or count is None:
+            return count
+        if count_of(count, self._most_of_sample) is None:
+            return count
+        more = count - self._counts.get(sample, 0)
+        if more > 0:
+            self._counts[sample] = count
+            self._output_tokens += more
+        return self._output_tokens
+
+    def _count_all(self, chunk: dict[str, Any]) -> None:
+        """Replace the count of a chunk's sample by that of all; the last chunk has no sample."""
+        usage, choices = chunk.get("usage"), chunk["choices"]
+        if self._most_of_sample is None or len(choices) != 1 or not isinstance(usage, dict):
+            return
+        own, total = usage.get("completion_tokens"), usage.get("total_tokens")
+        output = self._of_all(choices[0]["index"], own)
+        if own is None or output is None or output == own:
+            return
+        more = {"completion_tokens": output}
+        if type(total) is int:
+            more["total_tokens"] = total + output - own
+        chunk["usage"] = usage | more
 
 
 def raise_reported(answer: dict[str, Any]) -> None:

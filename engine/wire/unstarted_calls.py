@@ -15,11 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sent:
     sequences: int
     sent_s: float
     on_started: Callable[[], None] | None
+    waits: bool = False
+    """The last reading has found it waiting."""
 
 
 class UnstartedCalls:
@@ -58,6 +60,14 @@ class UnstartedCalls:
             self._followed -= 1
         return call
 
+    def waits(self, key: int) -> bool:
+        """Return whether a call is known to wait. False for one that reports its start by itself.
+
+        Nothing is read for the sake of such a call, so that what is known of it may be old.
+        """
+        call = self._calls.get(key)
+        return call is not None and call.waits and call.on_started is not None
+
     def read(self, waiting: int, sent_until_s: float) -> None:
         """Start the first calls, as far as the worker has fewer waiting sequences than these.
 
@@ -67,6 +77,6 @@ class UnstartedCalls:
         left = sum(call.sequences for call in settled.values()) - waiting
         for key, call in settled.items():
             left -= call.sequences
-            if left < 0:
-                return
-            self.start(key)
+            call.waits = left < 0
+            if not call.waits:
+                self.start(key)

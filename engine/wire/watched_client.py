@@ -90,6 +90,8 @@ class _WatchedCall:
         on_started = None if request.streams else receiver.started
         self._key = watched.unstarted.add(self._sequences, now_s, on_started)
         self._begun = False
+        self._left_waiting = False
+        """It was known to wait when it ended."""
         self.sent: SentCall | None = None
 
     # --- AnswerReceiver ---------------------------------------------------------------------------
@@ -120,6 +122,11 @@ class _WatchedCall:
 
     # --- SentCall ---------------------------------------------------------------------------------
 
+    @property
+    def may_have_begun(self) -> bool:
+        """Return whether the worker may work on it: no reading of its metrics has found it waiting."""
+        return self.sent is not None and self.sent.may_have_begun and not self._waits()
+
     def close(self) -> None:
         """Count the call no more, and cancel it."""
         self._leave()
@@ -136,7 +143,11 @@ class _WatchedCall:
         if self.sent is not None:
             self.sent.resume()
 
+    def _waits(self) -> bool:
+        return self._left_waiting or self._watched.unstarted.waits(self._key)
+
     def _leave(self) -> None:
+        self._left_waiting = self._waits()
         if self._sequences:
             self._watched.sequences -= self._sequences
             self._watched.unstarted.remove(self._key)

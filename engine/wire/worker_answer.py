@@ -57,6 +57,16 @@ class AnsweringServer(Protocol):
         """Return whether the server ends a complete stream with ``[DONE]``."""
         ...
 
+    @property
+    def reports_admission(self) -> bool:
+        """Return whether the server reports every call when it enters the batch."""
+        ...
+
+    @property
+    def counts_samples_apart(self) -> bool:
+        """Return whether the running usage of a chunk counts the output of its sample alone."""
+        ...
+
     def reports_start(self, request: WorkerRequest) -> bool:
         """Return whether the server reports a call before its answer."""
         ...
@@ -131,7 +141,9 @@ class WorkerAnswer:
             )
         elif status == 200 and self._streams:
             self._stop_timer()
-            self._events = StreamEvents(self._shape)
+            request = self._request
+            apart = self._server.counts_samples_apart and request.sequences > 1
+            self._events = StreamEvents(self._shape, request.max_output_tokens if apart else None)
         elif status == 200 and self._reports_start:
             assert self._receiver is not None
             self._receiver.started()
@@ -265,6 +277,11 @@ class WorkerAnswer:
                 self._end()
 
     # --- the end ----------------------------------------------------------------------------------
+
+    @property
+    def may_have_begun(self) -> bool:
+        """See :class:`~fairserve.engine.wire.base.SentCall`."""
+        return not self._server.reports_admission
 
     def close(self) -> None:
         """See :class:`~fairserve.engine.wire.base.SentCall`."""

@@ -105,6 +105,17 @@ async def test_an_answer_has_its_usage(world, word):
     assert world.circuit.state == "closed"
 
 
+async def test_a_stream_that_is_left_has_used_the_output_of_all_samples(world):
+    """vLLM counts the output of each sample apart, in the usage of its own chunks."""
+    *chunks, _ = await read(world, "each", n=4)
+    meter, seen = UsageMeter(12, 0), []
+    for chunk in chunks[1:13]:
+        meter.read(chunk)
+        seen.append(meter.usage().output_tokens)
+        assert meter.total().output_tokens == seen[-1], "what it has used if its client leaves"
+    assert seen == list(range(1, 13))
+
+
 async def test_the_request_has_the_expected_fields(world):
     await read(world, n=2, top_k=3, priority=1)
     (body,) = world.server.bodies
@@ -170,6 +181,9 @@ async def test_a_disconnect_cancels_on_the_worker(world):
 async def test_a_disconnect_before_the_answer_cancels_on_the_worker(world):
     answer = send(world.client, request("stall"))
     await come(world, answer)
+    assert answer.may_have_begun, "such a server computes the prompt before it sends anything"
+    world.http.kind = "embedded"
+    assert not answer.may_have_begun, "ours sends a chunk, or the head, as soon as it begins"
     answer.close()
     await asyncio.wait_for(world.server.gone.wait(), 60)
     assert world.at_rest()

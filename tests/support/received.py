@@ -47,6 +47,10 @@ class Received:
             raise item
         return item
 
+    @property
+    def may_have_begun(self):
+        return self._sent.may_have_begun
+
     def close(self):
         self._sent.close()
 

@@ -1,7 +1,8 @@
 """A worker on the loopback with scripted behaviour, in the test's own event loop.
 
 The first word of a call's prompt selects it: ``ok`` answers three tokens, ``many`` three in one
-chunk, ``silent`` three without any usage, ``hold`` waits for ``released`` after the first chunk,
+chunk, ``silent`` three without any usage, ``each`` three of each sample, which it counts apart as vLLM
+does, ``hold`` waits for ``released`` after the first chunk,
 ``stall`` before the header, ``die`` breaks the connection before anything, ``empty`` ends it after
 the header, ``break`` after two tokens, ``cut`` ends the stream there as if it were complete,
 ``nothing`` before the first, ``busy`` answers 503, ``later`` 429, ``refuse`` 400, ``away``
@@ -145,8 +146,8 @@ class ScriptedServer:
         every = body["stream_options"].get("continuous_usage_stats", False) and word != "silent"
         last = body["stream_options"].get("include_usage", False) and word != "silent"
 
-        async def send(delta, tokens, finish=None, usage=every):
-            choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
+        async def send(delta, tokens, finish=None, usage=every, sample=0):
+            choices = [{"index": sample, "delta": delta, "finish_reason": finish}]
             chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m"}
             chunk["choices"] = choices if delta is not None else []
             if usage:
@@ -156,6 +157,17 @@ class ScriptedServer:
         await send({"role": "assistant", "content": ""}, 0)
         if word == "hold":
             await self.released.wait()
+        if word == "each":
+            samples = range(body["n"])
+            for count in (1, 2, 3):
+                for sample in samples:
+                    await send({"content": f"{count} "}, count, sample=sample)
+            for sample in samples:
+                await send({}, 3, "stop", sample=sample)
+            if last:
+                await send(None, 3 * len(samples), usage=True)
+            await response.write(b"data: [DONE]\n\n")
+            return response
         if word in ("cut", "nothing"):
             for text in ("one ", "two ")[: 2 * (word == "cut")]:
                 await send({"content": text}, 1)

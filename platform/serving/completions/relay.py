@@ -197,12 +197,13 @@ class Relay:
 
     async def _attempt(self, request: WorkerRequest) -> WorkerError | None:
         """Have one worker answer; return its failure. Raises the errors of whoever writes the answer."""
-        grant = self.call.grant
-        self.lost = False
+        call = self.call
+        grant = call.grant
+        self.lost = call.may_have_begun = False
         worker = self._worker_of(grant.worker_id)
         if worker is None:
             return WorkerUnavailableError("the worker has left", unreachable=True)
-        if self.call.stop_order is not None:
+        if call.stop_order is not None:
             return WorkerUnavailableError("stopped before it began")
         self._over = self._loop.create_future()
         self._lease_timer = self._loop.call_later(grant.lease_s / 4, self._renew)
@@ -213,6 +214,7 @@ class Relay:
         except WorkerError as error:
             return error
         finally:
+            call.may_have_begun = self._sent is not None and self._sent.may_have_begun
             self.hang_up()
             if self._over.done() and not self._over.cancelled():
                 self._over.exception()  # it is taken, though this task may be cancelled

@@ -124,6 +124,8 @@ class RunningCall:
         is one object, as soon as its start is reported or assumed."""
         self.ttft_s: float | None = None
         """Seconds from submission to the first output; None: there was none."""
+        self.may_have_begun = False
+        """The last attempt's worker may work on the prompt, though it has reported nothing."""
         self.stop_order: Cancel | None = None
         """Control's order to stop the call, which may arrive from the submission on."""
         self.problem: Exception | None = None
@@ -331,8 +333,17 @@ class RunningCall:
 
     def left(self, reason: str = LEFT) -> Release:
         """End a call whose answer nobody reads any more."""
+        self._use_unreported_prompt()
         self._step("ended")
         return self._release("cancelled", reason)
+
+    def _use_unreported_prompt(self) -> None:
+        """Count the prompt of a call that its client ends, if its worker may work on it.
+
+        Else who ends each call before its first output would have such workers for nothing.
+        """
+        if self.state == "sent" and self.may_have_begun:
+            self.meter.started = True
 
     def broke(self, error: BaseException) -> Release:
         """End a call whose answer could not be written, for a reason that is not the worker's."""
@@ -376,6 +387,8 @@ class RunningCall:
             public = RejectedByWorkerError(self.request.rejected(error, worker_id, name))
             return self._fails(public, str(error), usage)
         if (stop := self.stop_order) is not None:
+            if stop.outcome == "cancelled":
+                self._use_unreported_prompt()
             self._step("ended")
             self.error = self.stopped_error()
             return self._release(stop.outcome, stop.reason)

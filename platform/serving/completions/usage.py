@@ -1,8 +1,8 @@
 """The usage of one attempt: what its worker reports, with an estimate of what it does not.
 
-Each usable count of the output covers all chunks up to it. The embedded engine reports all samples
-together in every chunk; vLLM reports each choice apart, so that for ``n`` over 1 the running number is a
-lower bound until the last chunk, which has the truth. Other servers report at the end only, or never: a
+Each usable count of the output covers all chunks up to it, and counts all samples together: the embedded
+engine reports it so, and vLLM's counts are added up where they arrive
+(:mod:`fairserve.engine.wire.stream_events`). Other servers report at the end only, or never: a
 chunk with output that no count covers is a token, a lower bound, and at the end four bytes are a token,
 or a chunk is one if that is more.
 

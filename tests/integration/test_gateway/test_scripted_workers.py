@@ -260,7 +260,9 @@ def test_an_attempt_is_waived_only_if_no_worker_has_begun_it(gateway, scripted, 
         if word == "hold":
             begun(scripted, "and retry")
         else:
-            eventually(lambda: any(worker.waiting for worker in scripted))
+            (worker,) = eventually(lambda: [each for each in scripted if each.waiting])
+            scraped = worker.scrapes
+            eventually(lambda: worker.scrapes >= scraped + 4, "nobody reads that it waits")
     first = {"interaction_id": f"run-{word}-retry-0"}
     assert gateway.row(**first)["outcome"] == "cancelled"
     with concurrent.futures.ThreadPoolExecutor(1) as threads:

@@ -37,7 +37,7 @@ def test_the_start_of_a_call_is_learned_from_the_number_of_waiting_calls(gateway
     with gateway.asking(PATH, body("stall waits"), **{"X-Interaction-Id": "run-waits"}):
         eventually(lambda: late.waiting == 1, "the worker has the call")
         scraped = late.scrapes
-        eventually(lambda: late.scrapes >= scraped + 3, "nobody reads the metrics")
+        eventually(lambda: late.scrapes >= scraped + 4, "nobody reads the metrics")
     row = gateway.row(interaction_id="run-waits")
     assert (row["outcome"], row["estimated"]) == ("cancelled", 0)
     assert (row["input_tokens"], row["output_tokens"]) == (0, 0), "it waited"
@@ -48,6 +48,16 @@ def test_the_start_of_a_call_is_learned_from_the_number_of_waiting_calls(gateway
     assert (row["outcome"], row["estimated"]) == ("cancelled", 1)
     assert row["input_tokens"] > 0
     assert 0 < row["output_tokens"] <= 20
+
+
+def test_a_stream_that_is_left_before_its_first_output_has_used_its_prompt(gateway, late):
+    """vLLM sends nothing while it computes a prompt: who leaves then could have it for nothing."""
+    asked = body("stall while the prompt is computed", stream=True)
+    with gateway.asking(PATH, asked, **{"X-Interaction-Id": "run-prompt"}):
+        eventually(lambda: late.waiting == 1, "the worker has the call")
+    row = gateway.row(interaction_id="run-prompt")
+    assert (row["outcome"], row["output_tokens"], row["estimated"]) == ("cancelled", 0, 0)
+    assert row["input_tokens"] > 0
 
 
 def test_a_waiting_call_is_retried_and_a_started_one_is_not(start_server, late):

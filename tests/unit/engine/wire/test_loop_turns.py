@@ -34,6 +34,7 @@ class Server:
 
     private = ()
     needs_done = True
+    counts_samples_apart = False
 
     def reports_start(self, request):
         return True

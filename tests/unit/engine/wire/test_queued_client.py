@@ -47,6 +47,8 @@ class Server:
 
 
 class Sent:
+    may_have_begun = True
+
     def __init__(self, request, receiver):
         self.request, self.receiver, self.closed = request, receiver, False
 

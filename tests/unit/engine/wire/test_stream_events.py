@@ -148,3 +148,20 @@ def test_a_stream_whose_forms_never_repeat_is_parsed(monkeypatch):
         event = dumped("a", 1, "orjson", "content").replace(b'"x"', b'"%d"' % number)
         assert events.read(event).form is None
     assert events.read(event).form is None, "it learns no more"
+
+
+def test_running_counts_of_one_sample_become_those_of_all():
+    """An event of a known form is no exception; a count that is not usable remains."""
+
+    def event(sample, count):
+        usage = {"prompt_tokens": 12, "completion_tokens": count, "total_tokens": 12 + count}
+        return json.dumps({**chunk("a", index=sample), "usage": usage}).encode()
+
+    events = StreamEvents(AnswerShape("/v1/chat/completions", 3), 5)
+    seen = [(0, 1), (0, 2), (1, 1), (1, 2), (2, 5), (2, 9), (1, 1)]
+    found = [events.read(event(*each)) for each in seen]
+    assert [each.form is not None for each in found[:4]] == [False, True, False, True]
+    usages = [each.data["usage"] for each in found]
+    counts = [each["completion_tokens"] for each in usages]
+    assert counts == [1, 2, 3, 4, 9, 9, 9]
+    assert [each["total_tokens"] for each in usages] == [12 + each for each in counts]

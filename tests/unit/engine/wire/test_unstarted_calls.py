@@ -57,3 +57,12 @@ def test_an_ended_call_is_not_reported():
     unstarted.start(keys[0])
     unstarted.read(0, 9.0)
     assert (started, unstarted.needed) == ([], False)
+
+
+def test_a_call_is_known_to_wait_once_a_reading_has_found_it():
+    unstarted, keys, _ = calls(1, 1, 1, streamed={2})
+    assert not any(map(unstarted.waits, keys)), "nothing was read"
+    unstarted.read(2, 9.0)
+    assert [unstarted.waits(key) for key in keys] == [False, True, False]
+    unstarted.read(0, 9.0)
+    assert not any(map(unstarted.waits, keys))

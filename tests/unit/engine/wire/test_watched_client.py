@@ -19,6 +19,8 @@ from fairserve.engine.wire.watched_client import WatchedClient
 class Client:
     """A client that keeps the receiver of its call."""
 
+    may_have_begun = True
+
     def __init__(self):
         self.closed = 0
 
@@ -104,3 +106,17 @@ def test_a_start_is_reported_once():
     inner.receiver.started()
     client.unstarted.read(0, 4.0)
     assert answer.starts == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_worker_may_have_begun_a_call_unless_it_was_read_to_wait(stream):
+    """It is so after the call has left, too. Streams are not followed: their readings may be old."""
+    client, _, _ = watched()
+    first, second = (send(client, replace(request(), stream=stream)) for _ in range(2))
+    client.unstarted.read(1, 9.0)
+    third = send(client, replace(request(), stream=stream))
+    calls = first, second, third
+    for _ in range(2):
+        assert [each.may_have_begun for each in calls] == [True, stream, True]
+        for each in calls:
+            each.close()

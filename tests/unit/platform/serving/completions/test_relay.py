@@ -44,6 +44,8 @@ def text(n):
 class Worker:
     """Plays a script: chunks, failures, or "wait", each in a pass of the loop of its own."""
 
+    may_have_begun = False
+
     def __init__(self, *script):
         self.script = list(script)
         self.closed = self.paused = self.transport = 0
@@ -306,6 +308,27 @@ async def test_a_cancelled_call_is_released_at_once(script):
     assert worker.closed
 
 
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("how", ["client", "control", "lease"])
+async def test_a_prompt_that_a_worker_may_have_begun_is_used_if_the_client_ends_the_call(
+    how, begun
+):
+    """A worker that reports nothing before its first output could else be had for nothing."""
+    control, worker = Control("a"), Worker("wait")
+    worker.may_have_begun = begun
+    carrying = asyncio.create_task(relay(control, {"a": worker}, Reader()).carry())
+    await worker.waiting.wait()
+    if how == "client":
+        carrying.cancel()
+    else:
+        outcome = "cancelled" if how == "control" else "failed"
+        control.on_message(Cancel("call", outcome, "it ends"))
+    await asyncio.gather(carrying, return_exceptions=True)
+    assert ended(control) == ("failed" if how == "lease" else "cancelled", 0)
+    used = 4 if begun and how != "lease" else 0
+    assert control.releases[0].usage.prompt_tokens == used
+
+
 @pytest.mark.parametrize("script", [(ROLE,), (ROLE, text(1))])
 async def test_control_stops_a_call_at_its_worker(script):
     control, worker = Control("a", "b"), Worker(*script, "wait")
@@ -365,10 +388,12 @@ class Queue(QueuedClient):
 async def test_a_queued_call_waits_renews_its_lease_and_is_sent_by_the_transport():
     control, inner = Control("a", lease_s=0.02), Worker("wait")
     queue, transport = Queue(inner), lambda request, answer: None
+    inner.may_have_begun = True
     before = queue.send(relay(control, {}).call.granted(control.grant()), Worker())
     control.workers = ["a"]
     carrying = asyncio.create_task(relay(control, {"a": queue}, transport=transport).carry())
     await until(lambda: queue.counts == (1, 1) and len(control.reports) > 2)
+    assert before.may_have_begun
     before.close()
     await until(lambda: inner.transport is transport)
     assert queue.counts == (0, 1)
@@ -379,8 +404,9 @@ async def test_a_queued_call_waits_renews_its_lease_and_is_sent_by_the_transport
 
 @pytest.mark.parametrize("how", ["client", "control"])
 async def test_a_call_that_ends_while_it_waits_leaves_the_queue(how):
-    control = Control("a")
-    queue = Queue(Worker("wait"))
+    control, inner = Control("a"), Worker("wait")
+    inner.may_have_begun = True
+    queue = Queue(inner)
     queue.send(relay(control, {}).call.granted(control.grant()), Worker())
     control.workers = ["a"]
     carrying = asyncio.create_task(relay(control, {"a": queue}).carry())
@@ -394,6 +420,7 @@ async def test_a_call_that_ends_while_it_waits_leaves_the_queue(how):
         with pytest.raises(FairServeError, match="an operator"):
             await carrying
     assert ended(control)[0] == "cancelled"
+    assert control.releases[0].usage.prompt_tokens == 0, "it was not sent"
     assert queue.counts == (0, 1)
 
 
