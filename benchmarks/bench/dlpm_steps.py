@@ -16,16 +16,62 @@ the figure. Not timed: hashing, once per request on arrival.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Hashable
 from statistics import fmean
 
 from fairserve.benchmarks.bench.calls import OUTPUT_TOKENS, BenchCallSource
-from fairserve.benchmarks.bench.engine_cache import EngineCache
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns, percentile
-from fairserve.interactions.call import client_id
-from fairserve.scheduling.base import LocalCall
+from fairserve.engine.block_prefix_cache import BlockPrefixCache
+from fairserve.interactions.call import Call, client_id
+from fairserve.scheduling.base import CacheListener, LocalCall
+from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.locality.prefix_node import PrefixNode
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
+
+_BLOCK_TOKENS = 16
+
+
+class EngineCache(BlockPrefixCache):
+    """A prefix cache with a bounded number of tokens, whose block events are collected.
+
+    :meth:`publish` sends them, so that the scheduler's work on them is timed apart from the cache's.
+    """
+
+    def __init__(self, seed: int, capacity_tokens: int) -> None:
+        super().__init__(capacity_tokens, _BLOCK_TOKENS)
+        self._hasher = BlockHasher(seed, _BLOCK_TOKENS)
+        self._gathered: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+
+    def hash_and_register(self, call: Call) -> None:
+        """Compute the keys of a call that is about to wait."""
+        self.register(call.call_id, self._hasher.keys(call.token_ids, call.salt))
+
+    def follow(self, listener: CacheListener) -> None:
+        """Subscribe as the base does; events are delayed until :meth:`publish`."""
+        super().follow(_Gatherer(listener, self._gathered))
+
+    def publish(self) -> None:
+        """Publish the collected events."""
+        for notify, arguments in self._gathered:
+            notify(*arguments)
+        self._gathered.clear()
+
+
+class _Gatherer:
+    def __init__(
+        self,
+        listener: CacheListener,
+        gathered: list[tuple[Callable[..., None], tuple[object, ...]]],
+    ) -> None:
+        self._listener, self._gathered = listener, gathered
+
+    def changed(self, name: Hashable, beyond_tokens: int = -1) -> None:
+        self._gathered.append((self._listener.changed, (name, beyond_tokens)))
+
+    def renamed(self, name: Hashable, other: Hashable, up_to_tokens: int) -> None:
+        self._gathered.append((self._listener.renamed, (name, other, up_to_tokens)))
+
 
 TURNOVER = 8
 """Number of calls that arrive, enter and end in a step."""

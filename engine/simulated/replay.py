@@ -14,17 +14,19 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.simulated.loops import WORKERS
+from fairserve.engine.simulated.cost_model import CostModel, Loop
+from fairserve.engine.simulated.mixed_worker import MixedWorker
+from fairserve.engine.simulated.paged_worker import PagedWorker
 from fairserve.engine.simulated.plans import Plans, check_sizes
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_profiles import ReplayProfiles
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+from fairserve.engine.simulated.worker import SimulatedWorker
 from fairserve.interactions.call import Call, TokenUsage, client_id
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalCall
@@ -33,6 +35,15 @@ from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.metrics import CallSample, RunSample
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 from fairserve.scheduling.system import SystemConfig
+
+WORKERS: Mapping[Loop, type[SimulatedWorker]] = {
+    "prefill-first": SimulatedWorker,
+    "mixed": MixedWorker,
+    "paged": PagedWorker,
+    "vtc-artifact": SimulatedWorker,
+}
+"""Worker class by loop: ``factory(costs, scheduler, block_tokens, listener)``."""
+
 
 _ARRIVAL, _DELIVERY, _PASS, _TICK = range(4)
 

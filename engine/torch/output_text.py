@@ -3,7 +3,60 @@
 from __future__ import annotations
 
 from fairserve.engine.torch.detokenizer import Detokenizer
-from fairserve.engine.torch.stop_strings import StopStrings
+
+
+class StopStrings:
+    """Filter of one text. Call ``push`` with its pieces until ``stopped`` is true."""
+
+    def __init__(self, stop: tuple[str, ...], *, included: bool = False) -> None:
+        """If ``included``, the text ends after the stop string, else before it."""
+        self._stop = stop
+        self._included = included
+        self._held = ""
+        self.found: str | None = None
+        """The stop string that ended the text."""
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether a stop string was found."""
+        return self.found is not None
+
+    def push(self, text: str, may_stop: bool = True) -> str:
+        """Add text; return the part that may be shown, which ends at the first stop string.
+
+        Without ``may_stop`` no stop string ends in this text, but one may begin in it.
+        """
+        if not self._stop:
+            return text
+        if not text:
+            return ""
+        held = self._held + text
+        if may_stop:
+            # The held text has no whole stop string, or one that did not count.
+            old = len(self._held)
+            ends = [(held.find(stop, max(0, old - len(stop) + 1)), stop) for stop in self._stop]
+            found = [end for end in ends if end[0] >= 0]
+            if found:
+                at, self.found = min(found)
+                self._held = ""
+                return held[: at + len(self.found)] if self._included else held[:at]
+        keep = self._possible_start(held)
+        self._held = held[len(held) - keep :]
+        return held[: len(held) - keep]
+
+    def flush(self) -> str:
+        """End the output and return the held text, which contains no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _possible_start(self, text: str) -> int:
+        """Return the length of the longest suffix of ``text`` with which a stop string begins."""
+        longest = max(len(stop) for stop in self._stop) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            end = text[len(text) - length :]
+            if any(stop.startswith(end) for stop in self._stop):
+                return length
+        return 0
 
 
 class OutputText:

@@ -16,7 +16,7 @@ from fairserve.platform.background.alarms.rules import (
     SeenServer,
     SeenWorker,
 )
-from fairserve.platform.background.alarms.sample import seen_clients
+from fairserve.platform.background.alarms.watch import seen_clients
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.messages import Entitlements
 from fairserve.platform.monitoring.activity import BUCKET_S, Activity

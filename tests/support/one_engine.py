@@ -6,7 +6,7 @@ from array import array
 from hypothesis import strategies as st
 
 from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.simulated.loops import WORKERS
+from fairserve.engine.simulated.replay import WORKERS
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 

@@ -38,7 +38,6 @@ from fairserve.platform.background.alarms.rules import (
     SeenWorker,
     Victim,
 )
-from fairserve.platform.background.alarms.sample import seen_clients
 from fairserve.platform.background.jobs.service import jobs_out
 from fairserve.platform.background.settings import JobSettings
 from fairserve.platform.base.clock import utc_s
@@ -52,8 +51,26 @@ from fairserve.platform.fleet.fleet_file import FleetFileWatch
 from fairserve.platform.fleet.model_pools import ModelPools
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.pool import WorkerPool
+from fairserve.platform.monitoring.activity import PoolDemand
+from fairserve.platform.monitoring.entitled import EntitledAmong, shares_by_demand
 from fairserve.platform.monitoring.live_snapshot import Sample
 from fairserve.platform.monitoring.monitoring import Monitoring
+
+
+def seen_clients(
+    demand: Mapping[str, PoolDemand], entitled_among: EntitledAmong
+) -> list[SeenClient]:
+    """Return the clients of each model whose calls wait, with their shares of it. From any thread."""
+    found: list[SeenClient] = []
+    for model, (services, queued) in demand.items():
+        if queued:
+            received, entitled = shares_by_demand(services, queued, entitled_among)
+            found += [
+                SeenClient(owner, model, received[owner], entitled[owner], queued.get(owner, 0))
+                for owner in services
+            ]
+    return found
+
 
 logger = logging.getLogger(__name__)
 

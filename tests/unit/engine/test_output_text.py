@@ -6,8 +6,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from fairserve.engine.torch.detokenizer import ByteLevelDetokenizer, detokenizer_factory
-from fairserve.engine.torch.output_text import OutputText
-from fairserve.engine.torch.stop_strings import StopStrings
+from fairserve.engine.torch.output_text import OutputText, StopStrings
 
 
 def stream(tokenizer, ids, **options):

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.simulated.pass_curve import checked, seconds_at
+from fairserve.engine.simulated.cost_model import CostModel, checked, seconds_at
 
 CURVE = ((2, 1.0), (4, 3.0), (8, 5.0))
 
