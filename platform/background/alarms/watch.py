@@ -56,22 +56,6 @@ from fairserve.platform.monitoring.entitled import EntitledAmong, shares_by_dema
 from fairserve.platform.monitoring.live_snapshot import Sample
 from fairserve.platform.monitoring.monitoring import Monitoring
 
-
-def seen_clients(
-    demand: Mapping[str, PoolDemand], entitled_among: EntitledAmong
-) -> list[SeenClient]:
-    """Return the clients of each model whose calls wait, with their shares of it. From any thread."""
-    found: list[SeenClient] = []
-    for model, (services, queued) in demand.items():
-        if queued:
-            received, entitled = shares_by_demand(services, queued, entitled_among)
-            found += [
-                SeenClient(owner, model, received[owner], entitled[owner], queued.get(owner, 0))
-                for owner in services
-            ]
-    return found
-
-
 logger = logging.getLogger(__name__)
 
 STARTING_S = 60.0
@@ -341,3 +325,18 @@ class AlarmWatch:
             found = store.acknowledged(session, ids)
             recent = read_recent(session, utc_now())
         return {alarm.alarm_id for alarm, _ in rejected}, found, jobs, recent
+
+
+def seen_clients(
+    demand: Mapping[str, PoolDemand], entitled_among: EntitledAmong
+) -> list[SeenClient]:
+    """Return the clients of each model whose calls wait, with their shares of it. From any thread."""
+    found: list[SeenClient] = []
+    for model, (services, queued) in demand.items():
+        if queued:
+            received, entitled = shares_by_demand(services, queued, entitled_among)
+            found += [
+                SeenClient(owner, model, received[owner], entitled[owner], queued.get(owner, 0))
+                for owner in services
+            ]
+    return found
