@@ -22,9 +22,9 @@ from typing import Any, Literal, get_args
 PassCurve = tuple[tuple[int, float], ...]
 """Seconds of a pass by its number of tokens: points ``(tokens, seconds)``, sorted by tokens.
 
-Between points it is linear, before the first one constant. While a batch does not yet fill a processor,
-time is not linear in tokens: on a CPU one token is fast, two may take nearly twice as long, and eight no
-longer than two. Empty: no time at all."""
+Between points it is linear, before the first one constant, and the last segment continues. While a batch
+does not yet fill a processor, time is not linear in tokens: on a CPU one token is fast, two may take
+nearly twice as long, and eight no longer than two. Empty: no time at all."""
 
 
 def checked(points: object, most_s: float) -> PassCurve:

@@ -44,7 +44,6 @@ WORKERS: Mapping[Loop, type[SimulatedWorker]] = {
 }
 """Worker class by loop: ``factory(costs, scheduler, block_tokens, listener)``."""
 
-
 _ARRIVAL, _DELIVERY, _PASS, _TICK = range(4)
 
 

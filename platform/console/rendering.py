@@ -18,6 +18,7 @@ from fairserve.platform.console.assets import asset_url
 from fairserve.platform.console.navigation import navigation, rail_of, section_of, tabs_of
 from fairserve.platform.console.sessions import Viewer
 
+FOLDER = Path(__file__).parent / "templates"
 NOTES: Mapping[str, str] = {
     "throttling": "The settings are in force.",
     "reverted": "The settings of the earlier version are in force, as a new version.",
@@ -47,9 +48,7 @@ NOTES: Mapping[str, str] = {
     "profile": "Profile changed.",
     "export": "Report requested.",
 }
-
-
-FOLDER = Path(__file__).parent / "templates"
+"""Notes after changes, by their names in the address."""
 
 
 def page(

@@ -6,12 +6,10 @@ of the speaker; notes of an election are gone; a journal is full.
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
 
 import pytest
 import redis
-from log_members import PREFIX, Members, broken, suspended
-from redis_process import RedisProcess
+from log_members import PREFIX, broken, members_of, suspended
 from until import until
 
 from fairserve.interactions.call import TokenUsage
@@ -35,25 +33,12 @@ LONG_S = 20
 USAGE = TokenUsage(100, 0, 0, 5)
 
 
-@asynccontextmanager
-async def over_own_redis(folder, *, keeps=False):
-    """Yield processes over a Redis of their own."""
-    server = RedisProcess(folder / "redis", keeps=keeps)
-    members = Members(server.url)
-    members.server = server
-    try:
-        yield members
-    finally:
-        await members.close()
-        server.close()
-
-
 # --- Redis rejects writes ---------------------------------------------------------------------------
 
 
 async def test_an_answer_ends_while_redis_rejects_writes(tmp_path):
     """The log is found all the time: only writing fails."""
-    async with over_own_redis(tmp_path) as members:
+    async with members_of(tmp_path) as members:
         _, second = await members.with_workers()
         await second.order.applied(second.submitted("a"))
         members.redis.config_set("min-replicas-to-write", 1)
@@ -93,7 +78,7 @@ async def test_calls_renew_their_leases_before_time_passes(tmp_path, monkeypatch
     """Control finds a Redis that was away for longer than a lease before the server of a call does."""
     monkeypatch.setattr(log_speaker, "AWAY_S", 1.0)
     monkeypatch.setattr(log_speaker, "SETTLED_S", 3600.0)
-    async with over_own_redis(tmp_path, keeps=True) as members:
+    async with members_of(tmp_path, keeps=True) as members:
         first, second = await members.with_workers()
         await second.order.applied(second.submitted("a"))
         await members.settled()

@@ -9,14 +9,21 @@ import gc
 import math
 import random
 import zlib
-from contextlib import asynccontextmanager
 
 import msgspec
 import orjson
 import pytest
 import redis
 from linked_namespace import LinkedNamespace
-from log_members import PREFIX, Members, broken, looking_for_the_log, suspended, traffic
+from log_members import (
+    PREFIX,
+    Members,
+    broken,
+    looking_for_the_log,
+    members_of,
+    suspended,
+    traffic,
+)
 from redis_process import RedisProcess
 from until import DEADLINE_S, settle, turn, until
 from watched_redis import WatchedRedis
@@ -55,19 +62,6 @@ async def own_redis(request, tmp_path):
     """Yield the processes over a Redis of their own, with and without a file."""
     async with members_of(tmp_path, keeps=request.param != "memory") as members:
         yield members
-
-
-@asynccontextmanager
-async def members_of(folder, *, keeps=False):
-    """Yield processes over a Redis of their own."""
-    server = RedisProcess(folder / "redis", keeps=keeps)
-    members = Members(server.url)
-    members.server = server
-    try:
-        yield members
-    finally:
-        await members.close()
-        server.close()
 
 
 def assert_each_once(members, record_ids):

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import count
 
 import redis
+from redis_process import RedisProcess
 from until import until
 
 from fairserve.interactions.call import Call, TokenUsage
@@ -186,6 +187,19 @@ class Members:
                 await member.close()
         if "redis" in vars(self):
             self.redis.close()
+
+
+@asynccontextmanager
+async def members_of(folder, *, keeps=False):
+    """Yield processes over a Redis of their own."""
+    server = RedisProcess(folder / "redis", keeps=keeps)
+    members = Members(server.url)
+    members.server = server
+    try:
+        yield members
+    finally:
+        await members.close()
+        server.close()
 
 
 async def traffic(members, calls, concurrency=8, first=0):
