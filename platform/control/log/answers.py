@@ -170,9 +170,13 @@ class AnswerBook:
         self.due.set()
 
     def read(self, data: bytes) -> None:
-        """Drop the answers that were read in the log."""
-        read = {each.entry for each in answers_of(data)}
-        while self._unread and self._unread[0].answer.entry in read:
+        """Drop the answers that were read in the log, and all to earlier entries.
+
+        Answers are written in the order of their entries. Earlier ones that are still here were passed
+        over, with the log before a state that this process took over.
+        """
+        last = max((EntryId.of(each.entry) for each in answers_of(data)), default=NO_ENTRY)
+        while self._unread and self._unread[0].entry <= last:
             self._unread.popleft()
 
     def next(self) -> list[EntryAnswers]:
