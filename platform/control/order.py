@@ -61,6 +61,10 @@ class EventOrder(Protocol):
         """
         ...
 
+    def end_waits(self, error: Exception) -> None:
+        """Give an error to all that wait for an event; it may be applied later."""
+        ...
+
     async def kept(self) -> None:
         """Wait until the events so far outlive this process, as far as the order keeps them itself."""
         ...
@@ -119,6 +123,9 @@ class OwnOrder:
     async def applied(self, event: CellEvent) -> None:
         """See the protocol."""
         self.put(event)
+
+    def end_waits(self, error: Exception) -> None:
+        """Do nothing: nobody waits."""
 
     async def kept(self) -> None:
         """Return at once: the journal keeps what follows from the events."""

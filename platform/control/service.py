@@ -190,7 +190,10 @@ class ControlService(ControlViews):
         self._followers.publish_all(ServerStopping())
 
     def _end_own_calls(self) -> None:
-        """End the calls of this process as failed, in an order that others share."""
+        """End the calls of this process as failed, in an order that others share.
+
+        Those that wait to be read in it are answered; the order ends them when this process is gone.
+        """
         own = [live for live in self.cell.calls if live.record_id in self._waiters]
         for live in own:
             waiter, call_id = self._waiters[live.record_id], live.call.call_id
@@ -200,6 +203,7 @@ class ControlService(ControlViews):
             else:
                 self.order.put(Release(call_id, "failed", live.usage, error=STOPPED))
                 waiter.on_message(Cancel(call_id, "failed", STOPPED))
+        self.order.end_waits(_stopping())
 
     async def close(self) -> None:
         """Stop the ticks."""

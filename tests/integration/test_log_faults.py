@@ -13,6 +13,7 @@ from log_members import PREFIX, broken, members_of, suspended
 from until import until
 
 from fairserve.interactions.call import TokenUsage
+from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.log import outbox as log_outbox
@@ -107,6 +108,24 @@ async def test_calls_renew_their_leases_before_time_passes(tmp_path, monkeypatch
         await until(lambda: first.order.speaks and first.order.accepts)
         await members.equal()
         assert first.cell.calls.running("app/a") is not None
+
+
+async def test_a_server_that_stops_answers_what_redis_has_not_accepted(members, tmp_path):
+    _, second = await members.with_workers()
+    journal = Journal(tmp_path / "journal")
+    journal.open()
+    service = ControlService(SYSTEMS["fairserve"], journal, order=lambda service: second.order)
+    second.order._on_outputs = service.execute
+    append, second.log.append = second.log.append, broken
+    call = asyncio.create_task(service.submit(second.submitted("a"), [].append))
+    await until(lambda: second.order._outbox.not_read())
+    await service.drain(0.0)
+    with pytest.raises(UnavailableError, match="is stopping"):
+        async with asyncio.timeout(LONG_S):
+            await call
+    second.log.append = append
+    await members.equal()
+    journal.close()
 
 
 # --- a new epoch ------------------------------------------------------------------------------------

@@ -96,6 +96,13 @@ class AnsweredCalls:
                     else:
                         wait.set_exception(error)
 
+    def end_waits(self, error: Exception) -> None:
+        """Give an error to all that wait for events of batches that were read."""
+        for _, _, waits in self._unanswered:
+            for wait in waits:
+                if wait is not None and not wait.done():
+                    wait.set_exception(error)
+
     def requeues(self) -> list[CellEvent]:
         """Return events that queue the waiting calls once more, for grants that are read.
 

@@ -268,6 +268,12 @@ class LogOrder:
         finally:
             self._awaiting -= 1
 
+    def end_waits(self, error: Exception) -> None:
+        """See the protocol."""
+        self._outbox.end_waits(error)
+        if self._answered is not None:
+            self._answered.end_waits(error)
+
     async def kept(self) -> None:
         """Wait until the events so far are in Redis, or it has not answered for ``LOOKED_FOR_S``.
 

@@ -230,11 +230,16 @@ class LogOutbox:
                 found += batch_of(batch_bytes(EventBatch("", number, batch.events))).events
         return found + self._waiting.events
 
+    def end_waits(self, error: Exception) -> None:
+        """Give an error to all that wait for events, which are written as before."""
+        of_batches = (wait for batch in self._sent.values() for wait in batch.waits)
+        for wait in (*self._waiting.waits, *of_batches):
+            _fail(wait, error)
+
     def fail(self, error: Exception) -> None:
         """Give an error to all that wait for events; drop those that are in no batch."""
-        waiting, self._waiting = self._waiting, _Waiting()
-        for wait in (*waiting.waits, *(w for batch in self._sent.values() for w in batch.waits)):
-            _fail(wait, error)
+        self.end_waits(error)
+        self._waiting = _Waiting()
 
 
 def _process_id() -> str:
