@@ -23,13 +23,12 @@ class Browser:
     """One Chromium for several tests; each test has its own visits."""
 
     def __init__(self):
-        program = shutil.which("chromium") or shutil.which("chromium-browser")
+        program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
         if program is None:
-            _missing("no chromium is installed: apt-get install chromium")
+            _missing("no chromium is installed: apt-get install chromium-headless-shell")
         self._playwright = sync_playwright().start()
-        self._browser = self._playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
+        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        self._browser = self._playwright.chromium.launch(executable_path=program, args=flags)
         self.axe = Axe()
 
     def close(self):
