@@ -9,6 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from typing import get_args
 
@@ -17,13 +18,15 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, select, text
 from usage_histories import START, call_sums, calls, runs
 
 from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.db.identity import App, EndUser, Tenant, TokenProfile
+from fairserve.platform.db.usage import UsageCalls
 from fairserve.platform.reporting.usage import endpoints, fairness
 from fairserve.platform.reporting.usage.fairness import Measure, measure_of
+from fairserve.platform.reporting.usage.formats import MAX_ANSWERED_ROWS, document
 from fairserve.platform.reporting.usage.reports import report
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import Sort, UsageQuery
@@ -108,6 +111,23 @@ def test_pages_together_are_the_whole_report(sessions):
         assert parts == whole.items
         beyond = ask(sessions, group_by=group_by, offset=5000)
         assert (beyond.items, beyond.total) == ([], whole.total)
+
+
+@databases.ON_POSTGRESQL
+def test_a_table_of_as_many_rows_as_allowed(sessions):
+    """A condition for each group exceeds the server's stack, and the parameters of a statement."""
+    fill(sessions, [replace(calls(4, 1)[0], tenant="t", charged=True, ttft_s=0.5)])
+    table = UsageCalls.__table__
+    users = range(1, MAX_ANSWERED_ROWS)
+    with sessions.begin() as session:
+        one = session.execute(select(table).where(table.c.level == "day_user")).mappings().one()
+        session.execute(insert(table), [{**one, "user_id": f"u{number}"} for number in users])
+    with sessions() as session:
+        query = UsageQuery(group_by="app,user,day")
+        ask = partial(report, session, tenant_id="t", app_id=None)
+        found = document(query, "csv", ask, "app", MAX_ANSWERED_ROWS).content.decode()
+    rows = list(csv.DictReader(io.StringIO(found)))
+    assert [row["ttft_s_p50"] for row in rows] == ["0.5"] * MAX_ANSWERED_ROWS
 
 
 @databases.ON_BOTH
