@@ -448,12 +448,46 @@ def test_the_axes_of_a_page_span_its_period(management):
         ({"from": "0001-01-01", "to": "9999-12-31"}, {"2001", "8001"}),
     ):
         page = raw(management, tenant["api_key"], format="html", group_by="day", **period).text
-        drawn = [
-            base64.b64decode(picture).decode()
-            for picture in re.findall("data:image/svg.xml;base64,([A-Za-z0-9+/=]+)", page)
-        ]
+        drawn = pictures(page)
         for svg in (drawn[0], drawn[-1]):  # tokens and durations
             assert ticks <= set(re.findall("<!-- (.+?) -->", svg)), period
+
+
+def pictures(page):
+    return [
+        base64.b64decode(picture).decode()
+        for picture in re.findall("data:image/svg.xml;base64,([A-Za-z0-9+/=]+)", page)
+    ]
+
+
+def paths(svg):
+    """Return the drawn shapes of a picture, without their ids, which are random."""
+    return re.findall(r'<path d="([^"]+)"', svg)
+
+
+def test_plots_have_every_day_in_order_and_the_largest_groups(management):
+    tenant = management.new_tenant("acme")
+    sessions = management.state.session_factory
+    one = replace(calls(4, 1)[0], tenant=tenant["id"], app="a", charged=True, ttft_s=0.5)
+    users = [f"u{number:04}" for number in range(1001)]
+    costs = [3, 1, 4, 2]
+    fill(sessions, [
+        replace(
+            one,
+            call_id=f"c{number}",
+            user=user,
+            accepted_at=START + 86_400 * (number % len(costs)),
+            ttft_s=costs[number % len(costs)],
+            cost=10**9 * costs[number % len(costs)] * (1 + 50 * (user == users[-1])),
+        )
+        for number, user in enumerate(users)
+    ])  # fmt: skip
+    by_name, by_cost = (
+        pictures(raw(management, tenant["api_key"], format="html", group_by="user", sort=sort).text)
+        for sort in ("name", "cost")
+    )
+    assert [paths(one) for one in by_name] == [paths(one) for one in by_cost]
+    assert f"<!-- {users[-1]} -->" in by_name[1], "the most expensive one"
 
 
 def test_too_many_rows_for_a_table_are_rejected(management, monkeypatch):
