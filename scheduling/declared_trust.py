@@ -85,9 +85,11 @@ class DeclaredTrust:
         return self.begin(call_id, tenant, typical if taken else min(typical, own), taken=taken)
 
     def end(self, call_id: str, tokens: float, output_tokens: int) -> None:
-        """Return trust for the weighted tokens of an ended call."""
+        """Return trust for the weighted tokens of an ended call; without any it was not served."""
+        if not tokens:
+            self.cancel(call_id)
         call = self._dispatched.pop(call_id, None)
-        if call is None or not tokens:
+        if call is None:
             return
         found = self._tenant(call.tenant)
         charged = tokens / call.typical

@@ -4,8 +4,8 @@ A call that is rejected, also by its worker, or that ends before a worker comput
 tenant nothing, and neither does a run of such calls. So no quota limits their rows, and a client that
 repeats them would fill the disk. One rule bounds them all: a row without tokens takes from its tenant's
 bucket of ``MOST_ROWS``, which gains ``ROWS_PER_HOUR``. While it is empty, such calls share a row with
-those of their app, model, outcome and reason in the same quarter hour, so that reports still count each;
-runs share one by app and state. Calls and runs that used something have rows of their own, always.
+those of their app, model, tier, outcome and reason in the same quarter hour, so that reports still count
+each; runs share one by app and state. Calls and runs that used something have rows of their own, always.
 
 A shared row is written again with each of its calls, under its id, so a ledger that repeats a part of
 the journal counts none twice. After a restart, and for a tenant with over its share of ``MAX_SHARED``
@@ -112,6 +112,7 @@ class FreeRows:
                 record.tenant,
                 record.app,
                 record.served_model,
+                record.service_tier,
                 record.outcome,
                 record.refusal_reason,
                 record.charged,
@@ -133,6 +134,7 @@ class FreeRows:
             accepted_at=record.accepted_at,
             ended_at=record.ended_at,
             served_model=record.served_model,
+            service_tier=record.service_tier,
             charged=record.charged,
             refusal_reason=record.refusal_reason,
             mid_run=record.mid_run,

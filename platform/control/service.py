@@ -444,6 +444,8 @@ class ControlService(ControlViews):
 
     def contract_changed(self, event: ev.ContractChanged, *, reopened: bool) -> None:
         """Apply limits from now on, and read the spending of a reopened budget; not from the loop."""
+        if reopened or event.quota.period is None:
+            self.openings.supersede(event)
         try:
             taken_at = self._wait_applied(event)
         except (KeyError, ValueError) as error:

@@ -142,6 +142,30 @@ def test_spending_that_is_not_available_is_reported_later_and_once():
     assert entries == [entry]
 
 
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("has_period", [True, False])
+def test_spending_counts_once_if_the_period_changes_while_it_is_read(behind, has_period):
+    month = ContractChanged("tenant", "ta", quota=MONTH)
+    day = replace(month, quota=replace(MONTH, budget_duration="1d"))
+    once = BudgetSpent(("ta", "", ""), 7, NOW.timestamp(), "tenant")
+    entries, changes = [], [day]
+
+    def spent(asked, until):
+        if changes:
+            changes.clear()
+            openings.supersede(day)
+            if has_period:
+                openings.open([(day, 6.0)])
+            if behind:
+                raise TimeoutError("the ledger is behind")
+        return [replace(once, amount=7 if asked == day else 9)]
+
+    openings = BudgetOpenings(spent, entries.append)
+    openings.open([(month, 5.0)])
+    openings.retry()
+    assert entries == [once] * has_period
+
+
 @pytest.mark.parametrize("days_ago", [0, 3])
 def test_spending_of_a_day_is_that_of_the_calls_of_each_group(ledger, records, days_ago):
     at = NOW - timedelta(days=days_ago)

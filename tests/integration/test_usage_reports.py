@@ -9,6 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from typing import get_args
 
@@ -17,13 +18,15 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, select, text
 from usage_histories import START, call_sums, calls, runs
 
 from fairserve.platform.control.ledger_tables import upsert_calls, upsert_interactions
 from fairserve.platform.db.identity import App, EndUser, Tenant, TokenProfile
+from fairserve.platform.db.usage import UsageCalls
 from fairserve.platform.reporting.usage import endpoints, fairness
 from fairserve.platform.reporting.usage.fairness import Measure, measure_of
+from fairserve.platform.reporting.usage.formats import MAX_ANSWERED_ROWS, document
 from fairserve.platform.reporting.usage.reports import report
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import Sort, UsageQuery
@@ -108,6 +111,23 @@ def test_pages_together_are_the_whole_report(sessions):
         assert parts == whole.items
         beyond = ask(sessions, group_by=group_by, offset=5000)
         assert (beyond.items, beyond.total) == ([], whole.total)
+
+
+@databases.ON_POSTGRESQL
+def test_a_table_of_as_many_rows_as_allowed(sessions):
+    """A condition for each group exceeds the server's stack, and the parameters of a statement."""
+    fill(sessions, [replace(calls(4, 1)[0], tenant="t", charged=True, ttft_s=0.5)])
+    table = UsageCalls.__table__
+    users = range(1, MAX_ANSWERED_ROWS)
+    with sessions.begin() as session:
+        one = session.execute(select(table).where(table.c.level == "day_user")).mappings().one()
+        session.execute(insert(table), [{**one, "user_id": f"u{number}"} for number in users])
+    with sessions() as session:
+        query = UsageQuery(group_by="app,user,day")
+        ask = partial(report, session, tenant_id="t", app_id=None)
+        found = document(query, "csv", ask, "app", MAX_ANSWERED_ROWS).content.decode()
+    rows = list(csv.DictReader(io.StringIO(found)))
+    assert [row["ttft_s_p50"] for row in rows] == ["0.5"] * MAX_ANSWERED_ROWS
 
 
 @databases.ON_BOTH
@@ -428,12 +448,46 @@ def test_the_axes_of_a_page_span_its_period(management):
         ({"from": "0001-01-01", "to": "9999-12-31"}, {"2001", "8001"}),
     ):
         page = raw(management, tenant["api_key"], format="html", group_by="day", **period).text
-        drawn = [
-            base64.b64decode(picture).decode()
-            for picture in re.findall("data:image/svg.xml;base64,([A-Za-z0-9+/=]+)", page)
-        ]
+        drawn = pictures(page)
         for svg in (drawn[0], drawn[-1]):  # tokens and durations
             assert ticks <= set(re.findall("<!-- (.+?) -->", svg)), period
+
+
+def pictures(page):
+    return [
+        base64.b64decode(picture).decode()
+        for picture in re.findall("data:image/svg.xml;base64,([A-Za-z0-9+/=]+)", page)
+    ]
+
+
+def paths(svg):
+    """Return the drawn shapes of a picture, without their ids, which are random."""
+    return re.findall(r'<path d="([^"]+)"', svg)
+
+
+def test_plots_have_every_day_in_order_and_the_largest_groups(management):
+    tenant = management.new_tenant("acme")
+    sessions = management.state.session_factory
+    one = replace(calls(4, 1)[0], tenant=tenant["id"], app="a", charged=True, ttft_s=0.5)
+    users = [f"u{number:04}" for number in range(1001)]
+    costs = [3, 1, 4, 2]
+    fill(sessions, [
+        replace(
+            one,
+            call_id=f"c{number}",
+            user=user,
+            accepted_at=START + 86_400 * (number % len(costs)),
+            ttft_s=costs[number % len(costs)],
+            cost=10**9 * costs[number % len(costs)] * (1 + 50 * (user == users[-1])),
+        )
+        for number, user in enumerate(users)
+    ])  # fmt: skip
+    by_name, by_cost = (
+        pictures(raw(management, tenant["api_key"], format="html", group_by="user", sort=sort).text)
+        for sort in ("name", "cost")
+    )
+    assert [paths(one) for one in by_name] == [paths(one) for one in by_cost]
+    assert f"<!-- {users[-1]} -->" in by_name[1], "the most expensive one"
 
 
 def test_too_many_rows_for_a_table_are_rejected(management, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.declared_trust import REGAINED, DeclaredTrust
@@ -71,6 +71,13 @@ def test_true_declarations_are_trusted_without_end():
         charged.append(tenant.call(f"a{number}", USED._replace(output_tokens=output)) * 64)
         assert charged[-1] == pytest.approx(40 + output), "by its declared size"
     assert sum(charged) == pytest.approx(500 * 64, rel=0.05)
+
+
+def test_calls_that_end_before_a_worker_serves_them_take_no_trust():
+    tenant = Tenant(["a"], app(40, 960, believed_tokens=4800.0))
+    for _ in range(int(TRUST) + 8):
+        tenant.call("a", NO_USAGE)
+    assert tenant.call("a", USED._replace(output_tokens=960)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

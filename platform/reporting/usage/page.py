@@ -12,9 +12,17 @@ from typing import NamedTuple
 
 from jinja2 import Environment, Template
 
+from fairserve.platform.db.schemas import MAX_PAGE
 from fairserve.platform.reporting.usage import plots
 from fairserve.platform.reporting.usage.plots import PlotPeriod
-from fairserve.platform.reporting.usage.schemas import Group, UsageQuery, UsageReport, UsageRow
+from fairserve.platform.reporting.usage.schemas import (
+    Group,
+    Sort,
+    UsageQuery,
+    UsageReport,
+    UsageRow,
+)
+from fairserve.platform.reporting.usage.table import MAX_ROWS
 from fairserve.platform.reporting.usage.zones import zone_named
 
 MOST_BARS = 15
@@ -35,9 +43,9 @@ class Plot(NamedTuple):
 def to_html(query: UsageQuery, ask: Ask, default_group: Group) -> bytes:
     """Return the page. ``ask`` computes reports; without groups bars are by ``default_group``."""
     report = ask(query)
-    by_day = ask(_asked(query, ["day"]))
+    by_day = ask(_asked(query, ["day"], MAX_ROWS, "name"))
     holders = [group for group in query.group_by if group not in _TIMES] or [default_group]
-    by_holder = ask(_asked(query, holders))
+    by_holder = ask(_asked(query, holders, MAX_PAGE, "cost" if report.sums.cost else "tokens"))
     page = _template().render(
         report=report,
         query=query,
@@ -51,8 +59,9 @@ def to_html(query: UsageQuery, ask: Ask, default_group: Group) -> bytes:
     return page.encode("utf-8")
 
 
-def _asked(query: UsageQuery, groups: Sequence[Group]) -> UsageQuery:
-    return query.model_copy(update={"group_by": list(groups), "limit": 1000, "offset": 0})
+def _asked(query: UsageQuery, groups: Sequence[Group], limit: int, sort: Sort) -> UsageQuery:
+    asked = {"group_by": list(groups), "limit": limit, "offset": 0, "sort": sort}
+    return query.model_copy(update=asked)
 
 
 def _period(query: UsageQuery, by_day: UsageReport) -> PlotPeriod | None:

@@ -102,7 +102,7 @@ def report(
             )
         items = [UsageRow(**_named(selection, key, zone), **usage) for key, usage in page]
         keys = [key for key, _ in page]
-        _add_details(session, selection, keys, items)
+        _add_details(session, selection, keys, items, total)
         if divided is not None:
             add_fairness(session, selection, measure, divided, keys, items)
     else:
@@ -286,14 +286,14 @@ def _sums_of_all(session: Session, selection: Selection) -> Usage:
     found = _all_sums(everything)
     row = session.execute(select(*(sum_of(column).label(column.name) for column in found.c)))
     usage = Usage(**_usage(row.one()._asdict()))
-    _add_details(session, everything, [()], [usage])
+    _add_details(session, everything, [()], [usage], 1)
     return usage
 
 
 def _add_details(
-    session: Session, selection: Selection, keys: Sequence[Key], items: Sequence[Usage]
+    session: Session, selection: Selection, keys: Sequence[Key], items: Sequence[Usage], total: int
 ) -> None:
-    """Add quantiles and rejections to a page's groups."""
+    """Add quantiles and rejections to a page's groups; ``total`` is the number of all groups."""
     if not items:
         return
     digests: dict[Key, dict[str, list[bytes | None]]] = {
@@ -304,11 +304,13 @@ def _add_details(
     order = [column[name] for name in ("start_s", "tenant_id", *CALLS.keys)]
     for row in session.execute(
         select(*selection.keys(CALLS), *(column[name] for name in CALLS.digests))
-        .where(*selection.where(CALLS), *_of_page(session, selection, CALLS, keys))
+        .where(*selection.where(CALLS), *_of_page(session, selection, CALLS, keys, total))
         .where(column.queue_delay_count + column.ttft_count > 0)
         .order_by(*order)
     ):
-        of_group = digests[tuple(row[:size])]
+        of_group = digests.get(tuple(row[:size]))
+        if of_group is None:
+            continue  # a group that was rolled up since
         for name, digest in zip(CALLS.digests, row[size:], strict=True):
             of_group[name].append(digest)
     for key, usage in zip(keys, items, strict=True):
@@ -319,11 +321,11 @@ def _add_details(
                 p50, p90, p99 = found
                 setattr(usage, field, Quantiles(p50=p50, p90=p90, p99=p99, count=count))
     if not selection.calls_only:
-        _add_rejections(session, selection, keys, items)
+        _add_rejections(session, selection, keys, items, total)
 
 
 def _add_rejections(
-    session: Session, selection: Selection, keys: Sequence[Key], items: Sequence[Usage]
+    session: Session, selection: Selection, keys: Sequence[Key], items: Sequence[Usage], total: int
 ) -> None:
     by_key = dict(zip(keys, items, strict=True))
     for usage in items:
@@ -332,20 +334,20 @@ def _add_rejections(
     groups = [*selection.keys(REFUSALS), column.reason]
     for *key, reason, count in session.execute(
         select(*groups, sum_of(column["count"]))
-        .where(*selection.where(REFUSALS), *_of_page(session, selection, REFUSALS, keys))
+        .where(*selection.where(REFUSALS), *_of_page(session, selection, REFUSALS, keys, total))
         .group_by(*groups)
         .order_by(column.reason)
     ):
-        refusals = by_key[tuple(key)].refusals
-        assert refusals is not None
-        refusals[reason] = int(count)
+        if (found := by_key.get(tuple(key))) is not None:  # else nothing but rejections
+            assert found.refusals is not None
+            found.refusals[reason] = int(count)
 
 
 def _of_page(
-    session: Session, selection: Selection, table: RollupTable, keys: Sequence[Key]
+    session: Session, selection: Selection, table: RollupTable, keys: Sequence[Key], total: int
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions for the groups of a page."""
-    if not selection.groups:
+    """Return the conditions for the groups of a page; none for all groups, which may be too many."""
+    if len(keys) == total:
         return []
     columns = tuple_(*_ordered(session, selection.keys(table)))
     return [columns.in_(keys)]

@@ -122,6 +122,14 @@ async def test_calls_of_different_quarter_hours_share_no_row(make_world):
     assert len({row["accepted_at"] // 900 for row in shared}) == len(shared) == 3
 
 
+async def test_calls_of_different_service_tiers_share_no_row(make_world):
+    world = make_world()
+    for number in range(16):
+        await fail(world, number, background=number % 2 == 1)
+    shared = [row for row in last_rows(world) if row["shared_by"]]
+    assert {row["service_tier"]: row["shared_by"] for row in shared} == {"default": 3, "flex": 3}
+
+
 async def test_an_attempt_that_shares_a_row_is_not_waived_by_its_repetition(make_world):
     world = make_world()
     for number in range(15):
