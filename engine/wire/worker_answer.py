@@ -36,7 +36,9 @@ from fairserve.engine.wire.upstream_message import public_message, public_reject
 from fairserve.engine.wire.worker_json import parse_object
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Maximum size of an answer that is one object, such as 2,048 vectors of 1,500 numbers."""
+"""Maximum size of an answer, such as 2,048 vectors of 1,500 numbers."""
+MAX_TOKEN_BYTES = 8 * 1024
+"""Bytes of a streamed answer for each token of its call, besides that size: 20 log probabilities fit."""
 MAX_BACKLOG_BYTES = 128 * 1024
 """Bytes of whole events that wait for their turn, and ``EVENT_BYTES`` for each; with more, the
 connection is not read."""
@@ -109,6 +111,9 @@ class WorkerAnswer:
         self._status = 0
         self._headers: Mapping[str, str] = {}
         self._body = bytearray()
+        outputs = request.usage_bounds.output_tokens if streams else 0
+        self._most_bytes = MAX_ANSWER_BYTES + MAX_TOKEN_BYTES * outputs
+        self._bytes = 0
         self._shape = AnswerShape(request.path, request.sequences)
         self._events: StreamEvents | None = None
         """Reads a streamed answer."""
@@ -154,6 +159,11 @@ class WorkerAnswer:
         """Take a part of the body."""
         if self._receiver is None:
             return
+        self._bytes += len(data)
+        if self._bytes > self._most_bytes:
+            text = f"its answer is longer than {self._most_bytes} bytes"
+            self._fail(self._broken(text, "failed", text))
+            return
         if self._events is not None:
             try:
                 events = self._events.feed(data)
@@ -166,12 +176,8 @@ class WorkerAnswer:
             self._read_or_wait()
             return
         self._body += data
-        if self._status != 200:
-            if len(self._body) >= MAX_ERROR_BYTES:
-                self.end()
-        elif len(self._body) > MAX_ANSWER_BYTES:
-            text = f"its answer is longer than {MAX_ANSWER_BYTES} bytes"
-            self._fail(self._broken(text, "failed", text))
+        if self._status != 200 and len(self._body) >= MAX_ERROR_BYTES:
+            self.end()
 
     def _take_events(self, events: list[bytes]) -> None:
         self._backlog.extend(events)

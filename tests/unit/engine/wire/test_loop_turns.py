@@ -7,9 +7,14 @@ import pytest
 from received import Received
 from until import settle, until
 
+from fairserve.engine.wire import worker_answer
 from fairserve.engine.wire.base import WorkerRequest
 from fairserve.engine.wire.loop_turns import EVENT_BYTES, TURN_BYTES, TURNS_PER_PASS, LoopTurns
-from fairserve.engine.wire.worker_answer import MAX_BACKLOG_BYTES, WorkerAnswer
+from fairserve.engine.wire.worker_answer import (
+    MAX_BACKLOG_BYTES,
+    MAX_TOKEN_BYTES,
+    WorkerAnswer,
+)
 
 EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "yyyy"}}]}\n\n'
 END = b'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
@@ -51,15 +56,16 @@ def read_all(turns, tenant, event):
     return answer
 
 
-def followed():
+def followed(**fields):
     """Return a receiver, its answer of which the head has arrived, and what its connection is asked."""
     answer, calls = Received(), []
-    request = WorkerRequest("/v1/chat/completions", {}, "call", "client")
+    request = WorkerRequest("/v1/chat/completions", {}, "call", "client", **fields)
     reading = WorkerAnswer(Server(), request, answer, LoopTurns(), None)
     reading.exchange = SimpleNamespace(
         pause=lambda: calls.append("pause"),
         resume=lambda: calls.append("resume"),
         expect_end=lambda: calls.append("end"),
+        close=lambda: calls.append("close"),
     )
     reading.head(200, {})
     return answer, reading, calls
@@ -117,6 +123,18 @@ async def test_a_stream_without_waiting_events_is_read(parts):
         await until(lambda: calls[-1] != "pause")
     events = b"".join(parts).count(b"data: ")
     assert len([chunk async for chunk in answer]) == events + 1
+
+
+@pytest.mark.parametrize("part", [b": ping\n\n", b'data: {"choices": [], "field": 1}\n\n'])
+async def test_a_stream_is_bounded_by_the_tokens_of_its_call(part, monkeypatch):
+    """Comments and fields of the worker's own are no output that a call could be charged for."""
+    monkeypatch.setattr(worker_answer, "MAX_ANSWER_BYTES", 1_000)
+    answer, reading, _ = followed(max_output_tokens=2)
+    for _ in range((1_000 + 2 * MAX_TOKEN_BYTES) // len(part)):
+        reading.data(part)
+    assert answer.failure is None
+    reading.data(part)
+    assert str(answer.failure) == f"its answer is longer than {1_000 + 2 * MAX_TOKEN_BYTES} bytes"
 
 
 async def test_without_turns_much_is_worked_off_at_once():
