@@ -17,12 +17,14 @@ This module has no sockets; see :mod:`fairserve.engine.kv_events.publisher` and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 BlockHash = int | bytes
 """The worker's name of a block and its prefix: 64 bits, or a digest."""
+
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 DEVICE_MEDIUM = "GPU"
 """Medium of blocks in device memory. vLLM uses this name on every device."""
@@ -40,7 +42,7 @@ class BlockStored(msgspec.Struct, frozen=True, tag=True):
 
     block_hashes: list[BlockHash]
     parent_block_hash: BlockHash | None
-    token_ids: Sequence[int]
+    token_ids: Sequence[TokenId]
     """Tokens of all these blocks, ``block_size`` each."""
     block_size: int
     lora_id: int | None = None
@@ -156,6 +158,8 @@ def _check(event: BlockStored) -> None:
     blocks, tokens = len(event.block_hashes), len(event.token_ids)
     if event.block_size < 1 or tokens != blocks * event.block_size:
         raise KvEventsError(f"{blocks} blocks of {event.block_size} with {tokens} tokens")
+    if len(set(event.block_hashes)) != blocks:
+        raise KvEventsError(f"{blocks} blocks with a hash twice")
     if event.extra_keys is not None and len(event.extra_keys) != blocks:
         raise KvEventsError(f"{blocks} blocks with {len(event.extra_keys)} extra keys")
 

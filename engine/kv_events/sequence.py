@@ -6,7 +6,8 @@ with that number, it has restarted, and the sequence starts over. During a repla
 
 Batches that are no longer available are given up: the view of the cache is then incomplete
 (``Begin(complete=False)``) until the worker clears its cache or restarts, or until a new connection
-replays the missing batches. Memory: one payload, and ``max_waiting`` during a replay.
+replays the missing batches. Memory: one payload, and during a replay ``max_waiting`` of at most
+``MAX_WAITING_BYTES``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_WAITING = 10_000
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Bytes of the live batches that wait for the end of a replay."""
 MAX_FRUITLESS = 3
 """Number of consecutive replays without a missing batch after which they are given up."""
 
@@ -71,6 +74,8 @@ class KvSequence:
         """Number of consecutive replays without a new batch."""
         self._waiting: list[tuple[int, bytes]] = []
         """Live batches that wait for the end of the replay."""
+        self._waiting_bytes = 0
+        """Their bytes, during a replay."""
         self._steps: list[Step] = []
 
     @property
@@ -104,7 +109,8 @@ class KvSequence:
         self._last_live = sequence
         if self._asked is not None:
             self._waiting.append((sequence, payload))
-            if len(self._waiting) > self._max_waiting:
+            self._waiting_bytes += len(payload)
+            if len(self._waiting) > self._max_waiting or self._waiting_bytes > MAX_WAITING_BYTES:
                 self._fail()
         elif sequence == self.next:
             self._take(sequence, payload)
@@ -194,6 +200,7 @@ class KvSequence:
 
     def _ask(self) -> None:
         self._asked = self.next if self._last is None else self.next - 1
+        self._waiting_bytes = sum(len(payload) for _, payload in self._waiting)
         self._answered = self._holes = self._progress = False
         self._steps.append(Ask(self._asked))
 

@@ -128,6 +128,10 @@ class KvView:
         keys = self._hasher.extend(above.key, above.end, tokens, step)
         end, boundary, stored = above.end, start, []
         parts = size // step
+        reports = self._replace(event.block_hashes, keys[parts - 1 :: parts])
+        if parent is not None and parent not in self._blocks:
+            self.left_out += count
+            return reports
         for index, name in enumerate(event.block_hashes[:count]):
             end, before = end + size, boundary
             own = keys[index * parts : (index + 1) * parts]
@@ -139,7 +143,18 @@ class KvView:
                 self._below.setdefault(whole, set()).add(name)
             self._blocks[name] = _Block(end, own[-1], boundary, tuple(own[:-1]), whole, before)
             parent = name
-        return [WorkerCached(self._worker_id, start, tuple(stored))] if stored else []
+        if stored:
+            reports.append(WorkerCached(self._worker_id, start, tuple(stored)))
+        return reports
+
+    def _replace(self, names: Sequence[BlockHash], keys: Sequence[int]) -> list[CacheReport]:
+        """Drop blocks whose hash now names another prefix: no later event would remove them."""
+        gone: list[int] = []
+        for name, key in zip(names, keys, strict=False):
+            known = self._blocks.get(name)
+            if known is not None and known.key != key:
+                gone += self._remove(name)
+        return [WorkerEvicted(self._worker_id, tuple(gone))] if gone else []
 
     def _above(self, event: BlockStored) -> _Block | None:
         """Return the block that precedes stored blocks; None if it is unknown or has no key."""

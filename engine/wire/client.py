@@ -75,7 +75,7 @@ PAUSE_S = 1.0
 """Pause in seconds after a 429 without ``Retry-After``."""
 
 _NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
-_OUR_KINDS: Mapping[Any, ServerKind] = {"fairserve": "embedded", "fairserve-demo": "demo"}
+_OUR_KINDS: Mapping[str, ServerKind] = {"fairserve": "embedded", "fairserve-demo": "demo"}
 """Kinds of our own workers by what ``/v1/models`` has as their owner."""
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 """Errors raised if a worker sends no answer, or one that is too long."""
@@ -271,7 +271,7 @@ class HttpWorkerClient:
         chosen = _base_of(models, model or names[0])
         text, version, tokenizes, tasks = b"", None, False, GENERATE
         if self.dialect == "vllm":
-            self.kind = _OUR_KINDS.get(models[chosen].get("owned_by"), "vllm")
+            self.kind = _OUR_KINDS.get(str(models[chosen].get("owned_by")), "vllm")
             text, version = await self._text("/metrics", 5.0), await self._version()
             tokenizes = await self._tokenizes(chosen)
         if not self.reports_admission:

@@ -229,6 +229,7 @@ class _Connection(asyncio.Protocol):
         self.on_body = self._body.append  # called by the parser, for each token of a stream
         self._parser = httptools.HttpResponseParser(self)
         self._head_bytes = 0
+        """Bytes since the last part of the body: of the head, a trailer, or the frame of a chunk."""
         self._in_head = True
         self._ends_with_connection = False
         self._complete = self._keeps_alive = False
@@ -284,17 +285,17 @@ class _Connection(asyncio.Protocol):
         if exchange is None:  # an idle connection has nothing to say
             self.abandon()
             return
-        if self._in_head:
-            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.abandon()
             exchange.lost(f"its answer is not HTTP: {error}")
             return
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+        self._head_bytes = 0 if self._body else self._head_bytes + len(data)
+        if self._head_bytes > MAX_HEAD_BYTES:
             self.abandon()
-            exchange.lost(f"the head of its answer is over {MAX_HEAD_BYTES} bytes")
+            part = "head" if self._in_head else "trailer"
+            exchange.lost(f"the {part} of its answer is over {MAX_HEAD_BYTES} bytes")
             return
         if self._body:
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)

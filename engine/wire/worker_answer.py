@@ -13,6 +13,7 @@ cores 0.2 s for 10 MB of numbers, half of that for base64.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -35,9 +36,12 @@ from fairserve.engine.wire.upstream_message import public_message, public_reject
 from fairserve.engine.wire.worker_json import parse_object
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Maximum size of an answer that is one object, such as 2,048 vectors of 1,500 numbers."""
+"""Maximum size of an answer, such as 2,048 vectors of 1,500 numbers."""
+MAX_TOKEN_BYTES = 8 * 1024
+"""Bytes of a streamed answer for each token of its call, besides that size: 20 log probabilities fit."""
 MAX_BACKLOG_BYTES = 128 * 1024
-"""Bytes of events that wait for their turn; with more, the connection is not read."""
+"""Bytes of whole events that wait for their turn, and ``EVENT_BYTES`` for each; with more, the
+connection is not read."""
 MAX_ERROR_BYTES = 64 * 1024
 """Bytes of an error that are read."""
 _NO_SUCH_PATH = frozenset({405, 501})
@@ -107,6 +111,9 @@ class WorkerAnswer:
         self._status = 0
         self._headers: Mapping[str, str] = {}
         self._body = bytearray()
+        outputs = request.usage_bounds.output_tokens if streams else 0
+        self._most_bytes = MAX_ANSWER_BYTES + MAX_TOKEN_BYTES * outputs
+        self._bytes = 0
         self._shape = AnswerShape(request.path, request.sequences)
         self._events: StreamEvents | None = None
         """Reads a streamed answer."""
@@ -152,24 +159,29 @@ class WorkerAnswer:
         """Take a part of the body."""
         if self._receiver is None:
             return
+        self._bytes += len(data)
+        if self._bytes > self._most_bytes:
+            text = f"its answer is longer than {self._most_bytes} bytes"
+            self._fail(self._broken(text, "failed", text))
+            return
         if self._events is not None:
             try:
-                self._backlog.extend(self._events.feed(data))
+                events = self._events.feed(data)
             except WorkerStreamError as error:
                 self._fail(self._broken(str(error), error.cause, error.client_message))
                 return
-            self._backlog_bytes += len(data)
+            self._take_events(events)
             if self._turn is None and not self._paused:
                 self._work()
             self._read_or_wait()
             return
         self._body += data
-        if self._status != 200:
-            if len(self._body) >= MAX_ERROR_BYTES:
-                self.end()
-        elif len(self._body) > MAX_ANSWER_BYTES:
-            text = f"its answer is longer than {MAX_ANSWER_BYTES} bytes"
-            self._fail(self._broken(text, "failed", text))
+        if self._status != 200 and len(self._body) >= MAX_ERROR_BYTES:
+            self.end()
+
+    def _take_events(self, events: list[bytes]) -> None:
+        self._backlog.extend(events)
+        self._backlog_bytes += sum(map(len, events)) + EVENT_BYTES * len(events)
 
     def end(self) -> None:
         """Take the end of the body."""
@@ -178,7 +190,7 @@ class WorkerAnswer:
         self._has_ended = True
         if self._events is not None:
             if self._loss == "":
-                self._backlog.extend(self._events.flush())
+                self._take_events(self._events.flush())
             if self._turn is None and not self._paused:
                 self._work()
         elif self._status == 200:
@@ -214,16 +226,14 @@ class WorkerAnswer:
             return
         chunks: list[WorkerChunk] = []
         error: WorkerError | None = None
-        left_bytes, done = TURN_BYTES, False
+        left_bytes, done = math.inf if self._turns is None else TURN_BYTES, False
         events = self._events
         assert events is not None
         try:
             while self._backlog and left_bytes > 0 and not done:
                 event = self._backlog.popleft()
                 left_bytes -= len(event) + EVENT_BYTES
-                self._backlog_bytes = (
-                    max(0, self._backlog_bytes - len(event)) if self._backlog else 0
-                )
+                self._backlog_bytes -= len(event) + EVENT_BYTES
                 chunk = events.read(event)
                 if chunk is None:
                     done = True
@@ -243,15 +253,16 @@ class WorkerAnswer:
             self._fail(error)
         elif done:
             self._end()
-        elif self._backlog:
-            self._work_later()
-            self._read_or_wait()
-        elif self._has_ended:
+        elif self._has_ended and not self._backlog:
             why = self._loss or "the connection ended without [DONE]"
             if events.is_complete(needs_done=self._server.needs_done):
                 self._end()
             else:
                 self._fail(self._broken(why))
+        else:
+            if self._backlog:
+                self._work_later()
+            self._read_or_wait()
 
     def _end(self) -> None:
         receiver = self._leave()

@@ -19,7 +19,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,7 @@ class Supervisor:
         ready, reason = False, ""
         assert child.stdout is not None
         # Reads to the end, also after it is ready: a full pipe would block the worker.
-        async for line in child.stdout:
+        async for line in _lines(child.stdout):
             event = _event(line)
             if event.get("event") == "failed":
                 reason = str(event.get("reason"))
@@ -200,6 +200,18 @@ class Supervisor:
         if ready:
             self._on_lost(process.worker_id)
         return ready, reason
+
+
+async def _lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the lines of a worker's output; one that is longer than any report is passed over."""
+    while True:
+        try:
+            line = await output.readline()
+        except ValueError:
+            continue
+        if not line:
+            return
+        yield line
 
 
 def _event(line: bytes) -> dict[str, Any]:

@@ -199,7 +199,8 @@ class Watch:
             return
         try:
             facts = await facts_of(member.spec, member.http)
-            self._on_facts(member.spec, facts)
+            if not member.draining:  # as it may be by now
+                self._on_facts(member.spec, facts)
         except WorkerUnavailableError as error:
             logger.debug("worker %s: %s", member.worker_id, error)
             self._unhealthy(member, str(error))
@@ -209,6 +210,8 @@ class Watch:
             return
         spec = member.spec
         member.circuit.probe_passed(self._clock())
+        if member.draining:
+            return
         member.facts, member.listed_s = facts, self._clock()
         member.reason, member.refused = "", False
         member.ready = member.there = True

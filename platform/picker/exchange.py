@@ -555,6 +555,8 @@ class PickerExchange:
         answer = self._answer
         assert answer is not None, "the gateway sends a call once"
         answer.head(status, headers)
+        if relay.has_ended:  # nobody can read it
+            raise _OverError
         if status != 200:
             # The gateway's own error pages name addresses; only a worker's JSON has a reason.
             self._unread_error = JSON not in headers.get("content-type", "")

@@ -258,6 +258,9 @@ async def test_facts_are_read(world):
     for odd in (10**30, 2**63, -1, 0, True, "100", 4096.0, None, [100]):
         world.server.lengths = {"base": {"max_model_len": odd}}
         assert (await world.http.facts()).context_tokens is None, odd
+    for odd in (None, 7, ["fairserve"], {}):
+        world.server.lengths = {"base": {"owned_by": odd}}
+        assert (await world.http.facts()).kind == world.http.dialect, odd
     expected = (1024, "0.33.0") if world.http.dialect == "vllm" else (None, None)
     assert (facts.kv_capacity_tokens, facts.version) == expected
     with pytest.raises(ValueError, match="does not serve 'other'; it serves base, adapter"):

@@ -25,7 +25,7 @@ from fairserve.engine.kv_events.replay import ReplayBuffer
 from fairserve.engine.kv_events.sequence import Ask, Begin, KvSequence
 from fairserve.engine.kv_events.union import KvUnion
 from fairserve.engine.kv_events.view import KvView
-from fairserve.scheduling.events import WorkerCacheReset
+from fairserve.scheduling.events import WorkerCached, WorkerCacheReset
 from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 from fairserve.scheduling.locality.reports import Reports
@@ -408,6 +408,21 @@ def test_a_worker_cannot_claim_more_than_its_capacity():
     reports = small.apply([stored(list(range(100)), None, list(range(100)), 4)])
     assert len(small) == len(reports[0].keys) == 5
     assert small.left_out == 95
+
+
+@given(st.integers(0, 2**32), st.sampled_from([OURS, 2 * OURS, OURS // 2, 1]))
+def test_a_worker_that_uses_its_hashes_again_claims_what_the_view_has(seed, size):
+    rng, view, claimed = random.Random(seed), KvView("w", HASHER, CAPACITY), set()
+    for _ in range(60):
+        names = rng.sample(range(8), rng.randint(1, 6))
+        parent = rng.choice([None, *range(8)])
+        blocks = [rng.randrange(3) for _ in names]
+        for report in view.apply([stored(names, parent, blocks, size)]):
+            if isinstance(report, WorkerCached):
+                claimed.update(report.keys)
+            else:
+                claimed.difference_update(report.keys)
+        assert claimed <= view.keys()
 
 
 def test_many_branches_leave_no_state(view):

@@ -244,7 +244,7 @@ class Relay:
 
     def moved(self, worker_id: str, worker: WorkerClient, request: WorkerRequest) -> None:
         """Take another worker for the call, to which the transport has sent it."""
-        if worker_id == self.call.grant.worker_id:
+        if worker_id == self.call.grant.worker_id or self.has_ended:
             return
         if self._control.moved(self.call.grant.call_id, worker_id):
             self.call.moved(worker_id)

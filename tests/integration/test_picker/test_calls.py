@@ -400,6 +400,27 @@ def test_an_answer_without_a_body_has_failed(gateway, picker, status):
     assert picker.row(interaction_id=run)["outcome"] == "failed"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_compressed_answer_has_failed_before_its_head_is_sent(gateway, picker, stream):
+    """The client would take the error's text for compressed bytes."""
+    run, exchange, _ = asked(gateway, chat("ok", stream=stream))
+    exchange.answer_head(content_encoding="gzip")
+    answer = exchange.read().immediate_response
+    assert answer.status.code == 503
+    assert json.loads(answer.body)["error"]["message"]
+    assert exchange.read() is None
+    assert picker.row(interaction_id=run)["outcome"] == "failed"
+
+
+def test_much_may_arrive_in_one_message(gateway, picker):
+    run, exchange, _ = asked(gateway)
+    event = b"data: " + json.dumps({"choices": [], "padding": "y" * 400}).encode() + b"\n\n"
+    _, body = exchange.answer(event * 4_000 + sse("a"))
+    exchange.end()
+    assert events(body)[-1] == "[DONE]"
+    assert picker.row(interaction_id=run)["outcome"] == "completed"
+
+
 @pytest.mark.parametrize(
     "raw",
     [

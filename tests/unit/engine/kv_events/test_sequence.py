@@ -1,5 +1,6 @@
 """Test gaps, replays and restarts of a worker one by one; ``test_kv_view`` mixes all of them."""
 
+from fairserve.engine.kv_events import sequence as kv_sequence
 from fairserve.engine.kv_events.sequence import MAX_FRUITLESS, Ask, Begin, KvSequence, Take
 
 
@@ -193,3 +194,13 @@ def test_waiting_batches_are_bounded():
     assert live(sequence, *range(10, 15)) == []
     assert live(sequence, 15) == [Begin(complete=False), *take(*range(10, 16))]
     assert replay(sequence, 3, 4) == []
+
+
+def test_the_bytes_of_waiting_batches_are_bounded(monkeypatch):
+    """Also of a worker whose replay never ends."""
+    monkeypatch.setattr(kv_sequence, "MAX_WAITING_BYTES", 3 * len(name(10)))
+    sequence = KvSequence()
+    sequence.connected()
+    assert live(sequence, 10, 11, 12) == []
+    assert live(sequence, 13) == [Begin(complete=False), *take(*range(10, 14))]
+    assert live(sequence, 14, 15, 16, 17) == take(*range(14, 18)), "none of them waits"

@@ -10,6 +10,7 @@ from fairserve.engine.wire import connections
 from fairserve.engine.wire.connections import Origin, WorkerConnections
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+LAST_CHUNK = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n"
 
 
 class Answer:
@@ -134,8 +135,19 @@ async def test_a_connection_that_cannot_be_kept_is_closed(answers):
         ([b"220 mail\r\n\r\n"], "is not HTTP"),
         ([b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxx\r\n"], "is not HTTP"),
         ([b"HTTP/1.1 200 OK\r\n", *[b"x: " + b"y" * 8000 + b"\r\n"] * 9], "head of its answer"),
+        ([LAST_CHUNK, *[b"x: " + b"y" * 8000 + b"\r\n"] * 60], "trailer of its answer"),
+        ([LAST_CHUNK, b"x: ", *[b"y" * 8000] * 60], "trailer of its answer"),
     ],
-    ids=["nothing", "too short", "without its last chunk", "no HTTP", "no chunk", "long head"],
+    ids=[
+        "nothing",
+        "too short",
+        "without its last chunk",
+        "no HTTP",
+        "no chunk",
+        "long head",
+        "long trailer",
+        "long line of a trailer",
+    ],
 )
 async def test_a_broken_answer_is_lost(answers, why):
     async with serving(answers) as server:

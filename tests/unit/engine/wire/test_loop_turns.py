@@ -5,11 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 from received import Received
-from until import settle
+from until import settle, until
 
+from fairserve.engine.wire import worker_answer
 from fairserve.engine.wire.base import WorkerRequest
 from fairserve.engine.wire.loop_turns import EVENT_BYTES, TURN_BYTES, TURNS_PER_PASS, LoopTurns
-from fairserve.engine.wire.worker_answer import MAX_BACKLOG_BYTES, WorkerAnswer
+from fairserve.engine.wire.worker_answer import (
+    MAX_BACKLOG_BYTES,
+    MAX_TOKEN_BYTES,
+    WorkerAnswer,
+)
 
 EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "yyyy"}}]}\n\n'
 END = b'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
@@ -51,6 +56,21 @@ def read_all(turns, tenant, event):
     return answer
 
 
+def followed(**fields):
+    """Return a receiver, its answer of which the head has arrived, and what its connection is asked."""
+    answer, calls = Received(), []
+    request = WorkerRequest("/v1/chat/completions", {}, "call", "client", **fields)
+    reading = WorkerAnswer(Server(), request, answer, LoopTurns(), None)
+    reading.exchange = SimpleNamespace(
+        pause=lambda: calls.append("pause"),
+        resume=lambda: calls.append("resume"),
+        expect_end=lambda: calls.append("end"),
+        close=lambda: calls.append("close"),
+    )
+    reading.head(200, {})
+    return answer, reading, calls
+
+
 @pytest.mark.parametrize("event", [EVENT, b"data: {}\n\n"])
 async def test_what_has_arrived_is_worked_off_in_turns(event):
     """Empty events cost time, too: a turn has a bounded number of them."""
@@ -76,20 +96,52 @@ async def test_nothing_is_worked_off_while_the_reader_lags():
 
 
 async def test_much_that_waits_for_its_turn_pauses_the_connection():
-    answer, calls = Received(), []
-    request = WorkerRequest("/v1/chat/completions", {}, "call", "client")
-    reading = WorkerAnswer(Server(), request, answer, LoopTurns(), None)
-    reading.exchange = SimpleNamespace(
-        pause=lambda: calls.append("pause"),
-        resume=lambda: calls.append("resume"),
-        expect_end=lambda: calls.append("end"),
-    )
-    reading.head(200, {})
+    answer, reading, calls = followed()
     reading.data(EVENT * (2 * MAX_BACKLOG_BYTES // len(EVENT)) + END)
     assert calls[-1] == "pause"
     async for _ in answer:
         pass
     assert calls[-2:] == ["resume", "end"]
+
+
+LARGE = EVENT.replace(b"yyyy", b"y" * 2 * MAX_BACKLOG_BYTES)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b": ping\n\n" * 1_000] * (MAX_BACKLOG_BYTES // 4_000),
+        [LARGE[start : start + 9_999] for start in range(0, len(LARGE), 9_999)],
+        [EVENT * EVENTS + LARGE],
+    ],
+    ids=["comments", "a large event in parts", "a large event that waited for its turn"],
+)
+async def test_a_stream_without_waiting_events_is_read(parts):
+    answer, reading, calls = followed()
+    for part in [*parts, END]:
+        reading.data(part)
+        await until(lambda: calls[-1] != "pause")
+    events = b"".join(parts).count(b"data: ")
+    assert len([chunk async for chunk in answer]) == events + 1
+
+
+@pytest.mark.parametrize("part", [b": ping\n\n", b'data: {"choices": [], "field": 1}\n\n'])
+async def test_a_stream_is_bounded_by_the_tokens_of_its_call(part, monkeypatch):
+    """Comments and fields of the worker's own are no output that a call could be charged for."""
+    monkeypatch.setattr(worker_answer, "MAX_ANSWER_BYTES", 1_000)
+    answer, reading, _ = followed(max_output_tokens=2)
+    for _ in range((1_000 + 2 * MAX_TOKEN_BYTES) // len(part)):
+        reading.data(part)
+    assert answer.failure is None
+    reading.data(part)
+    assert str(answer.failure) == f"its answer is longer than {1_000 + 2 * MAX_TOKEN_BYTES} bytes"
+
+
+async def test_without_turns_much_is_worked_off_at_once():
+    """A gateway's message may have a megabyte of an answer."""
+    answer = read_all(None, "acme", EVENT * 20)
+    assert answer.failure is None
+    assert len([chunk async for chunk in answer]) == 20 * EVENTS + 1
 
 
 async def test_a_pass_of_the_loop_has_a_bounded_number_of_turns():

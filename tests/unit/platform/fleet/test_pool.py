@@ -305,6 +305,22 @@ async def test_a_worker_drained_before_joining_never_joins(world, server):
     assert (world.pool.members(), world.events) == ([], [])
 
 
+async def test_a_worker_drained_while_it_joins_does_not_join(world, server, monkeypatch):
+    async def drained(spec, client):
+        facts = await facts_of(spec, client)
+        world.pool.drain(spec.worker_id)
+        asked.set()
+        return facts
+
+    facts_of, asked = watch.facts_of, asyncio.Event()
+    monkeypatch.setattr(watch, "facts_of", drained)
+    world.add(server)
+    await asked.wait()
+    probes = len(server.paths)
+    await world.until(lambda: len(server.paths) > probes + 1)
+    assert (world.events, world.state()) == ([], "draining")
+
+
 async def test_an_undrain_does_not_affect_calls(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")

@@ -113,6 +113,12 @@ async def test_stopping_leaves_no_child(supervise, script):
         os.kill(pid, 0)
 
 
+async def test_a_worker_with_a_long_line_is_supervised(supervise):
+    world, _ = supervise(READY.replace('"not json"', '"y" * 1_000_000'))
+    await world.until(lambda: world.ready)
+    await world.until(lambda: world.lost)
+
+
 async def test_a_worker_with_much_output_is_not_blocked(supervise):
     """The output is larger than a pipe's buffer, after the worker was ready."""
     talks = READY + "sys.stdout.write('x\\n' * 200_000); sys.stdout.flush(); sys.exit(0)"

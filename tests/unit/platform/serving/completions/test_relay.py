@@ -251,6 +251,29 @@ async def test_a_call_that_fails_before_the_first_token_is_retried(failing):
     assert (second.outcome, second.usage.output_tokens, reader.tokens) == ("completed", 1, 1)
 
 
+async def test_a_call_that_has_ended_moves_to_no_worker():
+    """A gateway names the worker that served it while control still takes the end."""
+    control, other = Control("a"), Worker("wait")
+    worker, release, taken = Worker("wait"), control.release, asyncio.Event()
+
+    async def slowly(message):
+        await taken.wait()
+        return await release(message)
+
+    control.release, control.moved = slowly, lambda call_id, worker_id: True
+    each = relay(control, {"a": worker}, Reader())
+    carrying = asyncio.create_task(each.carry())
+    await worker.waiting.wait()
+    worker.receiver.failed(WorkerRejectedError(400, {"message": "no"}))
+    await settle()
+    each.moved("b", other, None)
+    taken.set()
+    with pytest.raises(FairServeError):
+        await carrying
+    await settle()
+    assert not other.waiting.is_set()
+
+
 async def test_a_retry_without_a_worker_ends_the_call():
     control = Control("a")
     with pytest.raises(FairServeError) as raised:
