@@ -14,6 +14,7 @@ import databases
 import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from program_calls import add_apps
+from sqlalchemy.exc import OperationalError
 from until import settle, turn, until
 
 from fairserve.engine.backoff import Backoff
@@ -26,7 +27,7 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.batches import Batch, BatchResult, File
-from fairserve.platform.db.leases import RowLeaseLostError
+from fairserve.platform.db.leases import RowLease, RowLeaseLostError
 from fairserve.platform.server.recovery import end_claims
 from fairserve.platform.serving import claims
 from fairserve.platform.serving.batches import execution, repository
@@ -399,6 +400,29 @@ async def test_a_batch_that_fills_the_tenants_space_ends_with_what_it_has(world,
         batch = await world.ended(batch_id)
     assert (batch.state, batch.errors[0]["code"]) == ("failed", "file_space_full")
     assert list(world.lines(batch.output_file_id)) == ["0"]
+
+
+async def test_an_end_that_is_written_again_lists_each_missing_line_once(world, monkeypatch):
+    """The database is away once, in the transaction that ends an expired batch."""
+    end, failures = RowLease.end, [OperationalError("away", {}, Exception())]
+
+    def failing(lease, session, **values):
+        ended = end(lease, session, **values)
+        if failures:
+            raise failures.pop()
+        return ended
+
+    monkeypatch.setattr(RowLease, "end", failing)
+    monkeypatch.setattr(execution, "DATABASE_BACKOFF", Backoff(0.001, 0.001))
+    async with world.server() as server:
+        batch_id = await world.create(server, "one", *["hold"] * 3)
+        await until(lambda: world.batch(batch_id).completed == 1)
+        world.ahead = timedelta(hours=24)
+        server._live[batch_id].execution._woken.set()  # its timer runs in real time
+        batch = await world.ended(batch_id)
+    assert (batch.state, batch.completed, batch.failed, failures) == ("expired", 1, 3, [])
+    assert list(world.lines(batch.error_file_id)) == ["1", "2", "3"]
+    assert world.rows(File) == 3, "the first attempt's files are gone"
 
 
 async def test_a_batch_whose_files_cannot_be_written_is_finished_later(world, monkeypatch):

@@ -4,6 +4,7 @@ Batches: ``test_database_batches.py``. A server that is killed renews no lease a
 """
 
 import asyncio
+import threading
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -188,6 +189,39 @@ async def test_a_claim_that_cannot_be_read_now_is_repeated_after_its_lease(
     assert not await second.programs._claim()
     expire(apps, ProgramRow)
     assert (await ended(apps)).state == "complete"
+
+
+async def test_a_program_that_is_read_after_its_lease_runs_at_its_new_server_only(
+    apps, start, monkeypatch
+):
+    """A database that answers slowly: another server claims the program before this one has read it."""
+    first = await start()
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    await first.die()
+    slow = await start()
+    await slow.die()
+    load, reading = slow.programs._load, threading.Event()
+    read = threading.Event()
+
+    def held(key):
+        reading.set()
+        read.wait()
+        return load(key)
+
+    monkeypatch.setattr(slow.programs, "_load", held)
+    expire(apps, ProgramRow)
+    claiming = asyncio.create_task(slow.programs._claim())
+    await until(reading.is_set)
+    expire(apps, ProgramRow)
+    other = await start()
+    await until(lambda: other.calls.under_way)
+    read.set()
+    await claiming
+    assert not slow.programs.is_live(KEY)
+    for server in (other, slow, first):
+        server.calls.released.set()
+    assert ((await ended(apps)).attempt, slow.calls.made) == (3, [])
 
 
 def hold_opening(control, monkeypatch):

@@ -455,17 +455,15 @@ class BatchExecution:
         if batch.output_expires_s is not None:
             kept = timedelta(seconds=batch.output_expires_s)
         with self._sessions.begin() as session:
-            repository.set_values(
+            # Not here, too: if the commit fails, the counts of this object are read again.
+            repository.BATCHES.lease(batch).end(
                 session,
-                batch,
-                now,
                 state=self._final_state(session, missing),
                 output_file_id=output.complete(session, kept),
                 error_file_id=errors.complete(session, kept),
                 failed=batch.failed + missing,
                 ended_at=now,
             )
-            repository.BATCHES.lease(batch).end(session)
 
     def _final_state(self, session: Session, missing: int) -> str:
         row = repository.BATCHES.lease(self.batch).locked_row(session)

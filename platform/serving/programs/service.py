@@ -435,8 +435,8 @@ class Programs:
         key = ProgramKey(row.tenant_id, row.app_id, row.id)
         try:
             found = await to_its_end(self._load, key)
-            if found is None:
-                return
+            if found is None or found[0].attempt != row.attempt:
+                return  # another process claimed it while the database was slow
             saved, calls, profile, stop = found
             run = ProgramRun.restore(
                 parse_program(saved.declaration, saved.limits), saved.run_state, profile
