@@ -142,7 +142,10 @@ class Batches:
         return await in_database(self._find, owner, batch_id)
 
     async def page(self, owner: FileOwner, query: BatchQuery) -> tuple[list[Batch], bool]:
-        """Return a page of batches, newest first, and whether there are more."""
+        """Return a page of batches, newest first, and whether there are more.
+
+        Raises InvalidRequestError.
+        """
         return await in_database(self._page, owner, query)
 
     async def cancel(self, owner: FileOwner, batch_id: str) -> Batch:
