@@ -17,6 +17,7 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 from until import until
 
+from fairserve.engine.backoff import Backoff
 from fairserve.interactions.programs.program import parse_program
 from fairserve.platform.base.errors import (
     ConflictError,
@@ -38,8 +39,10 @@ from fairserve.platform.serving.programs.repository import ProgramKey
 from fairserve.platform.serving.programs.schemas import ProgramOut
 from fairserve.platform.serving.programs.service import ProgramOptions, Programs
 from fairserve.platform.serving.programs.task_calls import ProgramOwner
-from fairserve.platform.serving.responses import store
+from fairserve.platform.serving.responses import conversations, endpoint, store
+from fairserve.platform.serving.responses import repository as repository_of_responses
 from fairserve.platform.serving.responses.conversations import Conversations
+from fairserve.platform.serving.responses.repository import ResponseKey
 from fairserve.platform.serving.responses.service import Responses
 from fairserve.platform.serving.responses.store import ResponseStore
 from fairserve.platform.tenancy.auth import Principal
@@ -455,8 +458,8 @@ class ResponseServer:
         self.service = Responses(self.completions, decisions, kept)
         self.service.start()
 
-    async def begin(self):
-        body = {"model": "m", "input": "x", "background": True}
+    async def begin(self, **fields):
+        body = {"model": "m", "input": "x", "background": True, **fields}
         answer = await self.service.create(orjson.dumps(body), {}, PRINCIPAL)
         return orjson.loads(answer.body)["id"]
 
@@ -547,6 +550,36 @@ async def test_the_end_of_a_response_is_not_taken_for_a_cancellation(servers, mo
     await until(lambda: not first.service.running)
     assert producer.succeeded
     assert not producer.stopped
+
+
+async def test_an_answer_in_the_background_waits_for_the_database(apps, servers, monkeypatch):
+    first, _ = servers
+    name = await first.begin()
+    monkeypatch.setattr(endpoint, "BACKOFF", Backoff(0.001, 0.001))
+    failures = [OperationalError("away", {}, Exception()) for _ in range(2)]
+    end = repository_of_responses.end
+
+    def failing(session, key, values):
+        ended = end(session, key, values)
+        if failures:
+            raise failures.pop()
+        return ended
+
+    monkeypatch.setattr(repository_of_responses, "end", failing)
+    first.completions.last.released.set()
+    await until(lambda: not first.service.running)
+    assert (await first.status(name), failures) == ("completed", [])
+
+
+async def test_an_answer_in_the_background_outlives_its_full_conversation(servers, monkeypatch):
+    first, second = servers
+    key = ResponseKey("t", "a", "conv")
+    await first.service._store.conversations.create(key, {}, [])
+    name = await first.begin(conversation="conv")
+    monkeypatch.setattr(conversations, "MAX_BYTES", -1)
+    first.completions.last.released.set()
+    await until(lambda: not first.service.running)
+    assert await second.status(name) == "completed"
 
 
 def _status(server, model):
