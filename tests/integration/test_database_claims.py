@@ -5,6 +5,7 @@ Batches: ``test_database_batches.py``. A server that is killed renews no lease a
 
 import asyncio
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import orjson
 import pytest
 from control_world import World
 from program_calls import Calls, add_apps, declare, node
-from sqlalchemy import select, update
+from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.exc import OperationalError
 from until import until
 
@@ -29,7 +30,11 @@ from fairserve.platform.base.turns import Turns
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.programs import ProgramRow
-from fairserve.platform.db.responses import StoredResponse
+from fairserve.platform.db.responses import (
+    ConversationItem,
+    StoredConversation,
+    StoredResponse,
+)
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.server.recovery import end_claims
 from fairserve.platform.serving import claims
@@ -580,6 +585,33 @@ async def test_an_answer_in_the_background_outlives_its_full_conversation(server
     first.completions.last.released.set()
     await until(lambda: not first.service.running)
     assert await second.status(name) == "completed"
+
+
+@databases.ON_POSTGRESQL
+@pytest.mark.parametrize("change", ["remove", "update"])
+async def test_changes_of_a_conversation_wait_for_each_other(apps, monkeypatch, change):
+    """Another server changes a conversation once this one has read it, or waits for it."""
+    kept, key = Conversations(apps), ResponseKey("t", "a", "conv")
+    item = {"type": "message", "role": "user", "content": []}
+    await kept.create(key, {}, [{"id": "first", **item}])
+    found, others = conversations._found, iter(["other"])
+
+    def interrupted(session, key, **options):
+        row = found(session, key, **options)
+        for name in others:
+            with suppress(OperationalError), apps.begin() as other:
+                other.execute(text("SET LOCAL lock_timeout = '1ms'"))
+                if change == "remove":
+                    kept.append(other, key, [{"id": name, **item}])
+                else:
+                    other.execute(delete(StoredConversation))
+        return row
+
+    monkeypatch.setattr(conversations, "_found", interrupted)
+    await (kept.remove(key, "first") if change == "remove" else kept.update(key, {"a": "b"}))
+    with apps() as session:
+        size_bytes = session.scalar(select(func.coalesce(func.sum(ConversationItem.size_bytes), 0)))
+        assert session.scalar(select(StoredConversation.size_bytes)) == size_bytes
 
 
 def _status(server, model):

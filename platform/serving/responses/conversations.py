@@ -97,7 +97,7 @@ class Conversations:
         """Replace the metadata of a conversation, and return it. Raises NotFoundError."""
 
         def write(session: Session) -> dict[str, Any]:
-            row = _found(session, key)
+            row = _found(session, key, lock=True)
             row.details = metadata
             return _shown(row)
 
@@ -159,7 +159,7 @@ class Conversations:
         """Delete an item, and return its conversation. Raises NotFoundError."""
 
         def write(session: Session) -> dict[str, Any]:
-            row = _found(session, key)
+            row = _found(session, key, lock=True)
             item = _found_item(session, key, item_id)
             row.size_bytes -= item.size_bytes
             session.delete(item)
@@ -237,8 +237,8 @@ def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) ->
     return delete_some(session, StoredConversation, StoredConversation.changed_at < time, max_rows)
 
 
-def _found(session: Session, key: ObjectKey) -> StoredConversation:
-    row = session.get(StoredConversation, tuple(key))
+def _found(session: Session, key: ObjectKey, *, lock: bool = False) -> StoredConversation:
+    row = session.get(StoredConversation, tuple(key), with_for_update=lock or None)
     if row is None:
         raise NotFoundError("there is no such conversation", param="conversation")
     return row
