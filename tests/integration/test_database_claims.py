@@ -177,6 +177,20 @@ async def test_a_run_that_outlived_its_server_in_control_continues(apps, start):
     assert (await ended(apps)).state == "complete"
 
 
+async def test_the_run_of_a_program_that_cannot_continue_ends(apps, start):
+    """Control outlived the server, and has the run, which would never expire."""
+    first, second = await start(), await start()
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    await second.world.control.open_interaction("a/run", "t", "a", "ann", declared=True)
+    await first.die()
+    with apps.begin() as session:
+        session.execute(update(ProgramRow).values(declaration={"nodes": "none"}))
+    expire(apps, ProgramRow)
+    assert (await ended(apps)).state == "failed"
+    assert (await second.world.control.interaction("a/run")).state == "aborted"
+
+
 async def test_a_claim_that_cannot_be_read_now_is_repeated_after_its_lease(
     apps, start, monkeypatch
 ):
