@@ -24,7 +24,7 @@ from fairserve.platform.db.responses import ConversationItem, StoredConversation
 from fairserve.platform.db.rows import delete_some, has_key
 from fairserve.platform.serving.in_database import read_in, write_in
 from fairserve.platform.serving.kept_rows import KeptRows
-from fairserve.platform.serving.responses.items import Item, new_item_id
+from fairserve.platform.serving.responses.items import Item, with_new_ids
 from fairserve.platform.serving.responses.options import StoreOptions
 from fairserve.platform.serving.responses.repository import ResponseKey as ObjectKey
 
@@ -192,9 +192,11 @@ class Conversations:
         row = session.scalars(select(StoredConversation).where(_is(key)).with_for_update()).first()
         if row is None:
             return None
-        added = [
-            item if "id" in item else {"id": new_item_id(item["type"]), **item} for item in items
-        ]
+        given = [item["id"] for item in items if "id" in item]
+        known = select(ConversationItem.item_id).where(
+            _within(key), ConversationItem.item_id.in_(given)
+        )
+        added = with_new_ids(items, session.scalars(known) if given else ())
         size_bytes = 0
         for item in added:
             item_bytes = len(orjson.dumps(item))
