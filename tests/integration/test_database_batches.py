@@ -21,6 +21,7 @@ from fairserve.engine.backoff import Backoff
 from fairserve.platform.base.errors import (
     ConflictError,
     InsufficientQuotaError,
+    InvalidRequestError,
     RateLimitedError,
     UnavailableError,
 )
@@ -558,6 +559,27 @@ async def test_old_files_and_batches_are_deleted(world):
             assert repository.delete_before(session, later) == 1
         assert world.batch(batch.id) is None
         assert world.batch(held) is not None
+
+
+async def test_a_file_that_retention_deletes_is_no_input_of_a_new_batch(world, monkeypatch):
+    file = await world.upload("one", "two")
+    query = BatchCreate(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
+    world.ahead = timedelta(days=31)
+    loop, remove = asyncio.get_running_loop(), world.store.delete
+    created = []
+
+    async with world.server() as server:
+
+        def interrupted(file_id):
+            created.append(asyncio.run_coroutine_threadsafe(server.create(OWNER, query), loop))
+            with suppress(InvalidRequestError):
+                created[-1].result()
+            remove(file_id)
+
+        monkeypatch.setattr(world.store, "delete", interrupted)
+        await asyncio.to_thread(delete_old, world.sessions, world.store, world.now())
+        with pytest.raises(InvalidRequestError, match="no such file"):
+            created[0].result()
 
 
 async def test_a_rejected_upload_stops_before_its_end(world):

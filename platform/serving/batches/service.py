@@ -174,7 +174,8 @@ class Batches:
                     headers={"Retry-After": "60"},
                 )
             file = files_repository.find(session, owner, query.input_file_id, lock=True)
-            if file is None or file.purpose != "batch":
+            # One that has expired may be being deleted.
+            if file is None or file.purpose != "batch" or file.expires_at <= now:
                 raise InvalidRequestError(
                     "input_file_id: there is no such file with the purpose batch",
                     param="input_file_id",
