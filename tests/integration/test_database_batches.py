@@ -14,6 +14,7 @@ import databases
 import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from program_calls import add_apps
+from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 from until import settle, turn, until
 
@@ -424,6 +425,32 @@ async def test_an_end_that_is_written_again_lists_each_missing_line_once(world, 
     assert (batch.state, batch.completed, batch.failed, failures) == ("expired", 1, 3, [])
     assert list(world.lines(batch.error_file_id)) == ["1", "2", "3"]
     assert world.rows(File) == 3, "the first attempt's files are gone"
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_an_end_whose_commit_is_not_confirmed_keeps_its_files(world, monkeypatch, stops):
+    """The connection breaks after the commit; the server may stop at the same time."""
+    end, ends = RowLease.end, []
+
+    def lost(session):
+        if stops:
+            ends[0].pause()
+        raise OperationalError("away", {}, Exception())
+
+    def unconfirmed(lease, session, **values):
+        if not ends:
+            ends.append(server._live[batch_id].execution)
+            event.listen(session, "after_commit", lost)
+        return end(lease, session, **values)
+
+    monkeypatch.setattr(RowLease, "end", unconfirmed)
+    monkeypatch.setattr(execution, "DATABASE_BACKOFF", Backoff(0.001, 0.001))
+    async with world.server() as server:
+        batch_id = await world.create(server, "one")
+        await until(lambda: ends and not server._live)
+    batch = world.batch(batch_id)
+    assert (batch.state, world.rows(File)) == ("completed", 2)
+    assert list(world.lines(batch.output_file_id)) == ["0"]
 
 
 async def test_a_batch_whose_files_cannot_be_written_is_finished_later(world, monkeypatch):
