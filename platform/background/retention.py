@@ -31,7 +31,10 @@ from fairserve.platform.tenancy.tenants.purge import purge
 
 
 def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
-    """Delete a batch of rows that are older than their retention; return their number."""
+    """Delete a batch of rows that are older than their retention; return their number.
+
+    Files are deleted once no rows are left, so that a store that fails keeps no rows.
+    """
     now = utc_now()
     ledger_before = now - timedelta(days=settings.tenancy.ledger_retention_days)
     with sessions.begin() as session:
@@ -60,5 +63,7 @@ def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
         with sessions.begin() as session:
             rows += delete(session, contents_before)
     rows += delete_leftovers(sessions)
+    if rows:
+        return rows
     store = open_store(settings.serving.file_store_url, sessions)
-    return rows + delete_old_files(sessions, store, now)
+    return delete_old_files(sessions, store, now)

@@ -14,19 +14,22 @@ import databases
 import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from program_calls import add_apps
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 from until import settle, turn, until
 
 from fairserve.engine.backoff import Backoff
 from fairserve.platform.base.errors import (
     ConflictError,
     InsufficientQuotaError,
+    InvalidRequestError,
     RateLimitedError,
     UnavailableError,
 )
 from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.batches import Batch, BatchResult, File
-from fairserve.platform.db.leases import RowLeaseLostError
+from fairserve.platform.db.leases import RowLease, RowLeaseLostError
 from fairserve.platform.server.recovery import end_claims
 from fairserve.platform.serving import claims
 from fairserve.platform.serving.batches import execution, repository
@@ -401,6 +404,55 @@ async def test_a_batch_that_fills_the_tenants_space_ends_with_what_it_has(world,
     assert list(world.lines(batch.output_file_id)) == ["0"]
 
 
+async def test_an_end_that_is_written_again_lists_each_missing_line_once(world, monkeypatch):
+    """The database is away once, in the transaction that ends an expired batch."""
+    end, failures = RowLease.end, [OperationalError("away", {}, Exception())]
+
+    def failing(lease, session, **values):
+        ended = end(lease, session, **values)
+        if failures:
+            raise failures.pop()
+        return ended
+
+    monkeypatch.setattr(RowLease, "end", failing)
+    monkeypatch.setattr(execution, "DATABASE_BACKOFF", Backoff(0.001, 0.001))
+    async with world.server() as server:
+        batch_id = await world.create(server, "one", *["hold"] * 3)
+        await until(lambda: world.batch(batch_id).completed == 1)
+        world.ahead = timedelta(hours=24)
+        server._live[batch_id].execution._woken.set()  # its timer runs in real time
+        batch = await world.ended(batch_id)
+    assert (batch.state, batch.completed, batch.failed, failures) == ("expired", 1, 3, [])
+    assert list(world.lines(batch.error_file_id)) == ["1", "2", "3"]
+    assert world.rows(File) == 3, "the first attempt's files are gone"
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_an_end_whose_commit_is_not_confirmed_keeps_its_files(world, monkeypatch, stops):
+    """The connection breaks after the commit; the server may stop at the same time."""
+    end, ends = RowLease.end, []
+
+    def lost(session):
+        if stops:
+            ends[0].pause()
+        raise OperationalError("away", {}, Exception())
+
+    def unconfirmed(lease, session, **values):
+        if not ends:
+            ends.append(server._live[batch_id].execution)
+            event.listen(session, "after_commit", lost)
+        return end(lease, session, **values)
+
+    monkeypatch.setattr(RowLease, "end", unconfirmed)
+    monkeypatch.setattr(execution, "DATABASE_BACKOFF", Backoff(0.001, 0.001))
+    async with world.server() as server:
+        batch_id = await world.create(server, "one")
+        await until(lambda: ends and not server._live)
+    batch = world.batch(batch_id)
+    assert (batch.state, world.rows(File)) == ("completed", 2)
+    assert list(world.lines(batch.output_file_id)) == ["0"]
+
+
 async def test_a_batch_whose_files_cannot_be_written_is_finished_later(world, monkeypatch):
     """The store fails in the middle of the output; the next claim finds all results."""
     write = world.store.writer
@@ -534,6 +586,27 @@ async def test_old_files_and_batches_are_deleted(world):
             assert repository.delete_before(session, later) == 1
         assert world.batch(batch.id) is None
         assert world.batch(held) is not None
+
+
+async def test_a_file_that_retention_deletes_is_no_input_of_a_new_batch(world, monkeypatch):
+    file = await world.upload("one", "two")
+    query = BatchCreate(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
+    world.ahead = timedelta(days=31)
+    loop, remove = asyncio.get_running_loop(), world.store.delete
+    created = []
+
+    async with world.server() as server:
+
+        def interrupted(file_id):
+            created.append(asyncio.run_coroutine_threadsafe(server.create(OWNER, query), loop))
+            with suppress(InvalidRequestError):
+                created[-1].result()
+            remove(file_id)
+
+        monkeypatch.setattr(world.store, "delete", interrupted)
+        await asyncio.to_thread(delete_old, world.sessions, world.store, world.now())
+        with pytest.raises(InvalidRequestError, match="no such file"):
+            created[0].result()
 
 
 async def test_a_rejected_upload_stops_before_its_end(world):

@@ -4,6 +4,8 @@ Batches: ``test_database_batches.py``. A server that is killed renews no lease a
 """
 
 import asyncio
+import threading
+from contextlib import suppress
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -12,10 +14,11 @@ import orjson
 import pytest
 from control_world import World
 from program_calls import Calls, add_apps, declare, node
-from sqlalchemy import select, update
+from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.exc import OperationalError
 from until import until
 
+from fairserve.engine.backoff import Backoff
 from fairserve.interactions.programs.program import parse_program
 from fairserve.platform.base.errors import (
     ConflictError,
@@ -27,7 +30,11 @@ from fairserve.platform.base.turns import Turns
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.programs import ProgramRow
-from fairserve.platform.db.responses import StoredResponse
+from fairserve.platform.db.responses import (
+    ConversationItem,
+    StoredConversation,
+    StoredResponse,
+)
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.server.recovery import end_claims
 from fairserve.platform.serving import claims
@@ -37,8 +44,10 @@ from fairserve.platform.serving.programs.repository import ProgramKey
 from fairserve.platform.serving.programs.schemas import ProgramOut
 from fairserve.platform.serving.programs.service import ProgramOptions, Programs
 from fairserve.platform.serving.programs.task_calls import ProgramOwner
-from fairserve.platform.serving.responses import store
+from fairserve.platform.serving.responses import conversations, endpoint, store
+from fairserve.platform.serving.responses import repository as repository_of_responses
 from fairserve.platform.serving.responses.conversations import Conversations
+from fairserve.platform.serving.responses.repository import ResponseKey
 from fairserve.platform.serving.responses.service import Responses
 from fairserve.platform.serving.responses.store import ResponseStore
 from fairserve.platform.tenancy.auth import Principal
@@ -168,6 +177,20 @@ async def test_a_run_that_outlived_its_server_in_control_continues(apps, start):
     assert (await ended(apps)).state == "complete"
 
 
+async def test_the_run_of_a_program_that_cannot_continue_ends(apps, start):
+    """Control outlived the server, and has the run, which would never expire."""
+    first, second = await start(), await start()
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    await second.world.control.open_interaction("a/run", "t", "a", "ann", declared=True)
+    await first.die()
+    with apps.begin() as session:
+        session.execute(update(ProgramRow).values(declaration={"nodes": "none"}))
+    expire(apps, ProgramRow)
+    assert (await ended(apps)).state == "failed"
+    assert (await second.world.control.interaction("a/run")).state == "aborted"
+
+
 async def test_a_claim_that_cannot_be_read_now_is_repeated_after_its_lease(
     apps, start, monkeypatch
 ):
@@ -188,6 +211,39 @@ async def test_a_claim_that_cannot_be_read_now_is_repeated_after_its_lease(
     assert not await second.programs._claim()
     expire(apps, ProgramRow)
     assert (await ended(apps)).state == "complete"
+
+
+async def test_a_program_that_is_read_after_its_lease_runs_at_its_new_server_only(
+    apps, start, monkeypatch
+):
+    """A database that answers slowly: another server claims the program before this one has read it."""
+    first = await start()
+    await first.submit(*NODES)
+    await until(lambda: first.calls.under_way)
+    await first.die()
+    slow = await start()
+    await slow.die()
+    load, reading = slow.programs._load, threading.Event()
+    read = threading.Event()
+
+    def held(key):
+        reading.set()
+        read.wait()
+        return load(key)
+
+    monkeypatch.setattr(slow.programs, "_load", held)
+    expire(apps, ProgramRow)
+    claiming = asyncio.create_task(slow.programs._claim())
+    await until(reading.is_set)
+    expire(apps, ProgramRow)
+    other = await start()
+    await until(lambda: other.calls.under_way)
+    read.set()
+    await claiming
+    assert not slow.programs.is_live(KEY)
+    for server in (other, slow, first):
+        server.calls.released.set()
+    assert ((await ended(apps)).attempt, slow.calls.made) == (3, [])
 
 
 def hold_opening(control, monkeypatch):
@@ -421,8 +477,8 @@ class ResponseServer:
         self.service = Responses(self.completions, decisions, kept)
         self.service.start()
 
-    async def begin(self):
-        body = {"model": "m", "input": "x", "background": True}
+    async def begin(self, **fields):
+        body = {"model": "m", "input": "x", "background": True, **fields}
         answer = await self.service.create(orjson.dumps(body), {}, PRINCIPAL)
         return orjson.loads(answer.body)["id"]
 
@@ -513,6 +569,63 @@ async def test_the_end_of_a_response_is_not_taken_for_a_cancellation(servers, mo
     await until(lambda: not first.service.running)
     assert producer.succeeded
     assert not producer.stopped
+
+
+async def test_an_answer_in_the_background_waits_for_the_database(apps, servers, monkeypatch):
+    first, _ = servers
+    name = await first.begin()
+    monkeypatch.setattr(endpoint, "BACKOFF", Backoff(0.001, 0.001))
+    failures = [OperationalError("away", {}, Exception()) for _ in range(2)]
+    end = repository_of_responses.end
+
+    def failing(session, key, values):
+        ended = end(session, key, values)
+        if failures:
+            raise failures.pop()
+        return ended
+
+    monkeypatch.setattr(repository_of_responses, "end", failing)
+    first.completions.last.released.set()
+    await until(lambda: not first.service.running)
+    assert (await first.status(name), failures) == ("completed", [])
+
+
+async def test_an_answer_in_the_background_outlives_its_full_conversation(servers, monkeypatch):
+    first, second = servers
+    key = ResponseKey("t", "a", "conv")
+    await first.service._store.conversations.create(key, {}, [])
+    name = await first.begin(conversation="conv")
+    monkeypatch.setattr(conversations, "MAX_BYTES", -1)
+    first.completions.last.released.set()
+    await until(lambda: not first.service.running)
+    assert await second.status(name) == "completed"
+
+
+@databases.ON_POSTGRESQL
+@pytest.mark.parametrize("change", ["remove", "update"])
+async def test_changes_of_a_conversation_wait_for_each_other(apps, monkeypatch, change):
+    """Another server changes a conversation once this one has read it, or waits for it."""
+    kept, key = Conversations(apps), ResponseKey("t", "a", "conv")
+    item = {"type": "message", "role": "user", "content": []}
+    await kept.create(key, {}, [{"id": "first", **item}])
+    found, others = conversations._found, iter(["other"])
+
+    def interrupted(session, key, **options):
+        row = found(session, key, **options)
+        for name in others:
+            with suppress(OperationalError), apps.begin() as other:
+                other.execute(text("SET LOCAL lock_timeout = '1ms'"))
+                if change == "remove":
+                    kept.append(other, key, [{"id": name, **item}])
+                else:
+                    other.execute(delete(StoredConversation))
+        return row
+
+    monkeypatch.setattr(conversations, "_found", interrupted)
+    await (kept.remove(key, "first") if change == "remove" else kept.update(key, {"a": "b"}))
+    with apps() as session:
+        size_bytes = session.scalar(select(func.coalesce(func.sum(ConversationItem.size_bytes), 0)))
+        assert session.scalar(select(StoredConversation.size_bytes)) == size_bytes
 
 
 def _status(server, model):

@@ -183,6 +183,15 @@ def test_a_learned_profile_is_reviewed_occasionally(world):
     assert world.view()["in_force"]["profile"]["stages"][0]["input_tokens"] < 200
 
 
+def test_a_learned_profile_is_reviewed_after_the_clock_went_back(world):
+    world.served(runs=120)
+    world.learn()
+    world.served(runs=400, tokens=(40, 5, 10))
+    with world.sessions.begin() as session:
+        session.get(App, world.app["id"]).profile_looked_at = NOW + timedelta(days=400)
+    assert world.learn(minutes=1) == 1
+
+
 def test_daily_growth_is_bounded(world):
     world.served(runs=120)
     world.learn()

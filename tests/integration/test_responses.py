@@ -1,6 +1,7 @@
 """OpenAI's SDK gets responses from the shipped server, in front of scripted workers."""
 
 import asyncio
+import itertools
 import json
 import threading
 
@@ -222,6 +223,20 @@ def test_stored_responses_are_read_listed_and_deleted(client):
             gone(answer.id)
     with pytest.raises(openai.BadRequestError, match=r"input\[0\].id"):
         ask(client, [reference])
+
+
+def test_items_that_a_client_repeats_are_listed_once_each(client):
+    """A page ends at an item's id: with equal ids the pages would have no end."""
+    said = {"id": "same", "type": "message", "role": "user", "content": "say x"}
+    answer = ask(client, [said] * 3)
+    conversation = client.conversations.create(items=[said] * 2)
+    client.conversations.items.create(conversation.id, items=[said])
+    for pages in (
+        client.responses.input_items.list(answer.id, limit=1, order="asc"),
+        client.conversations.items.list(conversation.id, limit=1, order="asc"),
+    ):
+        ids = [item.id for item in itertools.islice(pages, 9)]
+        assert (ids[0], len(ids), len(set(ids))) == ("same", 3, 3)
 
 
 def test_a_conversation_is_one_run_that_its_responses_extend(server, client, key):

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event as sql
 from sqlalchemy import func, select, update
 
-from fairserve.platform.background.retention import delete_old as apply_retention
+from fairserve.platform.background import retention
 from fairserve.platform.background.webhooks import outbox
 from fairserve.platform.background.webhooks.retention import delete_old
 from fairserve.platform.db.base import utc_now
@@ -250,7 +250,9 @@ def test_old_deliveries_and_their_events_are_deleted(world):
     assert world.events == world.deliveries == []
 
 
-def test_the_server_deletes_webhook_data_by_its_retention(world):
+def test_the_server_deletes_webhook_data_by_its_retention(world, monkeypatch):
+    """The place of files is away, which keeps no rows; the job fails once they are deleted."""
+    monkeypatch.setattr(retention, "open_store", lambda url, sessions: 1 / 0)
     world.register()
     world.write(runs=[world.run("old")])
     world.deliver()
@@ -259,8 +261,9 @@ def test_the_server_deletes_webhook_data_by_its_retention(world):
         session.execute(update(WebhookDelivery).values(settled_at=old, created_at=old))
         session.execute(update(WebhookEvent).values(created_at=old))
     world.write(runs=[world.run("new")])
-    while apply_retention(world.sessions, world.settings):
-        pass
+    assert retention.delete_old(world.sessions, world.settings)
+    with pytest.raises(ZeroDivisionError):
+        retention.delete_old(world.sessions, world.settings)
     assert [event.payload["data"]["interaction_id"] for event in world.events] == ["new"]
 
 

@@ -32,7 +32,7 @@ from fairserve.platform.base.request_facts import begin_request
 from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.base import TEXT_CHARS, utc_now
 from fairserve.platform.db.batches import Batch
-from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.db.upsert import fitting_text
 from fairserve.platform.serving.batches import lines, repository
@@ -422,16 +422,28 @@ class BatchExecution:
         self.batch = row
 
     def _write_files(self) -> None:
-        """Write output and errors, and end the batch. If it is interrupted, it is done again."""
+        """Write output and errors, and end the batch. If it is interrupted, it is done again.
+
+        The batch may have ended although the answer to its commit was lost: its files stay then.
+        """
+        if self._has_ended():
+            return
         batch, owner = self.batch, FileOwner(self.batch.tenant_id, self.batch.app_id)
         output = _Output(self._files, owner, f"{batch.id}_output.jsonl")
         errors = _Output(self._files, owner, f"{batch.id}_error.jsonl")
         try:
             self._write(output, errors)
         except BaseException:
-            output.discard()
-            errors.discard()
+            if not self._has_ended():
+                output.discard()
+                errors.discard()
             raise
+
+    def _has_ended(self) -> bool:
+        """Return whether this process has ended the batch."""
+        with self._sessions() as session:
+            row = read_only(session).get(Batch, self.batch.id)
+        return row is not None and row.attempt == self.batch.attempt and row.ended_at is not None
 
     def _write(self, output: _Output, errors: _Output) -> None:
         batch = self.batch
@@ -455,17 +467,15 @@ class BatchExecution:
         if batch.output_expires_s is not None:
             kept = timedelta(seconds=batch.output_expires_s)
         with self._sessions.begin() as session:
-            repository.set_values(
+            # Not here, too: if the commit fails, the counts of this object are read again.
+            repository.BATCHES.lease(batch).end(
                 session,
-                batch,
-                now,
                 state=self._final_state(session, missing),
                 output_file_id=output.complete(session, kept),
                 error_file_id=errors.complete(session, kept),
                 failed=batch.failed + missing,
                 ended_at=now,
             )
-            repository.BATCHES.lease(batch).end(session)
 
     def _final_state(self, session: Session, missing: int) -> str:
         row = repository.BATCHES.lease(self.batch).locked_row(session)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ _CANCELLED = {
     "code": "batch_cancelled",
     "message": "the batch was cancelled before the call had ended",
 }
+_WRITTEN = re.compile(rb"\S[^\n]*")
+"""A line that is not blank, without spaces at its beginning."""
 _FIELDS = {"custom_id", "method", "url", "body"}
 
 
@@ -59,22 +62,30 @@ def split(pieces: Iterable[bytes], max_bytes: int) -> Iterator[tuple[int, bytes]
     """
     number, rest = 1, b""
     for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        for raw in whole:
-            yield from _line(number, raw, max_bytes)
-            number += 1
+        whole, end, rest = (rest + piece).rpartition(b"\n")
+        yield from _lines(number, whole + end, max_bytes)
+        number += whole.count(b"\n") + len(end)
         if len(rest) > max_bytes:
             raise _too_long(number, max_bytes)
-    yield from _line(number, rest, max_bytes)
+    yield from _lines(number, rest, max_bytes)
 
 
-def _line(number: int, raw: bytes, max_bytes: int) -> Iterator[tuple[int, bytes]]:
-    if len(raw) > max_bytes:
-        raise _too_long(number, max_bytes)
-    if number == 1:  # editors on Windows begin a file with a byte order mark
-        raw = raw.removeprefix(codecs.BOM_UTF8)
-    if raw.strip():
-        yield number, raw
+def _lines(number: int, text: bytes, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a text whose first one has this number.
+
+    A blank line costs no step of Python: a file of blank lines only would occupy a core for a minute.
+    """
+    last = 0
+    for found in _WRITTEN.finditer(text):
+        number += text.count(b"\n", last, found.start())
+        begin, last = text.rfind(b"\n", last, found.start()) + 1, found.end()
+        if last - begin > max_bytes:
+            raise _too_long(number, max_bytes)
+        raw = text[begin:last]
+        if number == 1:  # editors on Windows begin a file with a byte order mark
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+        if raw.strip():
+            yield number, raw
 
 
 def _too_long(number: int, max_bytes: int) -> LineError:

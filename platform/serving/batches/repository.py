@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.batches import Batch, BatchResult
 from fairserve.platform.db.engine import SessionFactory, read_only
@@ -51,14 +52,14 @@ def find(session: Session, owner: FileOwner, batch_id: str, *, lock: bool = Fals
 
 
 def page(session: Session, owner: FileOwner, after: str | None, limit: int) -> Sequence[Batch]:
-    """Return batches of an app, newest first, from one on."""
+    """Return batches of an app, newest first, from one on. Raises InvalidRequestError, as of files."""
     where = [Batch.tenant_id == owner.tenant, Batch.app_id == owner.app]
     if after is not None:
         last = session.execute(
             select(Batch.created_at, Batch.id).where(Batch.id == after, *where)
         ).one_or_none()
         if last is None:
-            return []
+            raise InvalidRequestError("after: there is no such batch", param="after")
         where.append(beyond(Batch.created_at, Batch.id, last, ascending=False))
     order = (Batch.created_at.desc(), Batch.id.desc())
     return session.scalars(select(Batch).where(*where).order_by(*order).limit(limit)).all()
@@ -213,18 +214,6 @@ def save(sessions: SessionFactory, batch: Batch, results: Sequence[Result], now:
             ),
             execution_options={"synchronize_session": False},
         )
-
-
-def counts(session: Session, batch_id: str) -> tuple[int, int]:
-    """Return the numbers of results that succeeded and failed."""
-    of = dict.fromkeys((True, False), 0)
-    rows = session.execute(
-        select(BatchResult.succeeded, func.count())
-        .where(BatchResult.batch_id == batch_id)
-        .group_by(BatchResult.succeeded)
-    )
-    of.update({bool(succeeded): number for succeeded, number in rows})
-    return of[True], of[False]
 
 
 def results(sessions: SessionFactory, batch_id: str, *, succeeded: bool) -> Iterator[bytes]:

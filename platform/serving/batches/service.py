@@ -142,7 +142,10 @@ class Batches:
         return await in_database(self._find, owner, batch_id)
 
     async def page(self, owner: FileOwner, query: BatchQuery) -> tuple[list[Batch], bool]:
-        """Return a page of batches, newest first, and whether there are more."""
+        """Return a page of batches, newest first, and whether there are more.
+
+        Raises InvalidRequestError.
+        """
         return await in_database(self._page, owner, query)
 
     async def cancel(self, owner: FileOwner, batch_id: str) -> Batch:
@@ -171,7 +174,8 @@ class Batches:
                     headers={"Retry-After": "60"},
                 )
             file = files_repository.find(session, owner, query.input_file_id, lock=True)
-            if file is None or file.purpose != "batch":
+            # One that has expired may be being deleted.
+            if file is None or file.purpose != "batch" or file.expires_at <= now:
                 raise InvalidRequestError(
                     "input_file_id: there is no such file with the purpose batch",
                     param="input_file_id",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.db.batches import Batch, File
 from fairserve.platform.db.identity import App, Tenant
 
@@ -38,7 +39,11 @@ def page(
     limit: int,
     ascending: bool,
 ) -> Sequence[File]:
-    """Return complete files of an app in the order of their creation, from one on."""
+    """Return complete files of an app in the order of their creation, from one on.
+
+    Raises InvalidRequestError for an unknown ``after``: an empty page would end a client's loop that
+    deletes what it lists, and leave the rest.
+    """
     where = [*_of(owner), File.state == "ready"]
     if purpose is not None:
         where.append(File.purpose == purpose)
@@ -47,7 +52,7 @@ def page(
             select(File.created_at, File.id).where(File.id == after, *_of(owner))
         ).one_or_none()
         if last is None:
-            return []
+            raise InvalidRequestError("after: there is no such file", param="after")
         where.append(beyond(File.created_at, File.id, last, ascending=ascending))
     order = [File.created_at, File.id] if ascending else [File.created_at.desc(), File.id.desc()]
     return session.scalars(select(File).where(*where).order_by(*order).limit(limit)).all()

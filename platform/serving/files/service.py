@@ -108,7 +108,7 @@ class Files:
         return await in_database(self._find, owner, file_id)
 
     async def page(self, owner: FileOwner, query: FileQuery) -> tuple[list[File], bool]:
-        """Return a page of files, and whether there are more."""
+        """Return a page of files, and whether there are more. Raises InvalidRequestError."""
         return await in_database(self._page, owner, query)
 
     async def delete(self, owner: FileOwner, file_id: str) -> None:

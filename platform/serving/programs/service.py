@@ -32,6 +32,7 @@ from fairserve.platform.base.bulkhead import work_for
 from fairserve.platform.base.errors import (
     ConflictError,
     FairServeError,
+    NotFoundError,
     RateLimitedError,
     UnavailableError,
 )
@@ -435,8 +436,8 @@ class Programs:
         key = ProgramKey(row.tenant_id, row.app_id, row.id)
         try:
             found = await to_its_end(self._load, key)
-            if found is None:
-                return
+            if found is None or found[0].attempt != row.attempt:
+                return  # another process claimed it while the database was slow
             saved, calls, profile, stop = found
             run = ProgramRun.restore(
                 parse_program(saved.declaration, saved.limits), saved.run_state, profile
@@ -455,10 +456,7 @@ class Programs:
             return
         except Exception as error:  # none of them may keep the others from their continuation
             logger.exception("program %s cannot continue", key.run_id)
-            reason = f"it could not go on after a restart: {error}"[:TEXT_CHARS]
-            change = ProgramChange(key, row.attempt, {}, "failed", reason, utc_now())
-            with contextlib.suppress(ProgramGoneError, RowLeaseLostError):
-                await self._store.save(change)
+            await self._fail(key, row.attempt, f"it could not go on after a restart: {error}")
             return
         self._begin(saved, run, len(str(saved.declaration)))
         live = self._live[key].execution
@@ -466,6 +464,17 @@ class Programs:
             live.cancel(stop)
         if self._pausing:
             live.pause()
+
+    async def _fail(self, key: ProgramKey, attempt: int, reason: str) -> None:
+        """End a program that cannot be continued; its run first, which control may have still."""
+        core_id = core_run_id(key.app, key.run_id)
+        change = ProgramChange(key, attempt, {}, "failed", reason[:TEXT_CHARS], utc_now())
+        try:
+            with contextlib.suppress(ConflictError, NotFoundError):
+                await self._control.close_interaction(core_id, cancel=False, failed=True)
+            await self._store.save(change)
+        except (UnavailableError, ProgramGoneError, RowLeaseLostError) as error:
+            logger.warning("program %s is not ended: %s", key.run_id, type(error).__name__)
 
     def _load(
         self, key: ProgramKey

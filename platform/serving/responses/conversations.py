@@ -24,7 +24,7 @@ from fairserve.platform.db.responses import ConversationItem, StoredConversation
 from fairserve.platform.db.rows import delete_some, has_key
 from fairserve.platform.serving.in_database import read_in, write_in
 from fairserve.platform.serving.kept_rows import KeptRows
-from fairserve.platform.serving.responses.items import Item, new_item_id
+from fairserve.platform.serving.responses.items import Item, with_new_ids
 from fairserve.platform.serving.responses.options import StoreOptions
 from fairserve.platform.serving.responses.repository import ResponseKey as ObjectKey
 
@@ -97,7 +97,7 @@ class Conversations:
         """Replace the metadata of a conversation, and return it. Raises NotFoundError."""
 
         def write(session: Session) -> dict[str, Any]:
-            row = _found(session, key)
+            row = _found(session, key, lock=True)
             row.details = metadata
             return _shown(row)
 
@@ -159,7 +159,7 @@ class Conversations:
         """Delete an item, and return its conversation. Raises NotFoundError."""
 
         def write(session: Session) -> dict[str, Any]:
-            row = _found(session, key)
+            row = _found(session, key, lock=True)
             item = _found_item(session, key, item_id)
             row.size_bytes -= item.size_bytes
             session.delete(item)
@@ -192,9 +192,11 @@ class Conversations:
         row = session.scalars(select(StoredConversation).where(_is(key)).with_for_update()).first()
         if row is None:
             return None
-        added = [
-            item if "id" in item else {"id": new_item_id(item["type"]), **item} for item in items
-        ]
+        given = [item["id"] for item in items if "id" in item]
+        known = select(ConversationItem.item_id).where(
+            _within(key), ConversationItem.item_id.in_(given)
+        )
+        added = with_new_ids(items, session.scalars(known) if given else ())
         size_bytes = 0
         for item in added:
             item_bytes = len(orjson.dumps(item))
@@ -237,8 +239,8 @@ def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) ->
     return delete_some(session, StoredConversation, StoredConversation.changed_at < time, max_rows)
 
 
-def _found(session: Session, key: ObjectKey) -> StoredConversation:
-    row = session.get(StoredConversation, tuple(key))
+def _found(session: Session, key: ObjectKey, *, lock: bool = False) -> StoredConversation:
+    row = session.get(StoredConversation, tuple(key), with_for_update=lock or None)
     if row is None:
         raise NotFoundError("there is no such conversation", param="conversation")
     return row

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from typing import Any
 
+from fairserve.engine.backoff import Backoff
 from fairserve.interactions.tracking.identity import core_run_id
 from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import (
@@ -32,6 +34,8 @@ from fairserve.platform.tenancy.auth import Principal
 logger = logging.getLogger(__name__)
 
 PATH = "/v1/responses"
+BACKOFF = Backoff(0.2, 10.0)
+"""Pauses between attempts to store the end of a response in the background."""
 
 
 class ResponsesEndpoint:
@@ -155,7 +159,7 @@ class ResponsesEndpoint:
         row = self.row(checked, response)
         if self._body.background:
             self.ending = True
-            return await self._store.end(row)
+            return await self._end_in_background(row)
         try:
             if self._stored:
                 return await self._store.insert(row)
@@ -163,3 +167,19 @@ class ResponsesEndpoint:
         except (UnavailableError, InvalidRequestError) as error:
             logger.warning("a response is not stored: %s", error.message)
             return False
+
+    async def _end_in_background(self, row: StoredResponse) -> bool:
+        """Store the end of a response, for which the answer is complete and paid for.
+
+        Nobody else has the answer: it waits for the database, and outlives a conversation without space.
+        """
+        failures = 0
+        while True:
+            try:
+                return await self._store.end(row)
+            except UnavailableError:
+                failures += 1
+                await asyncio.sleep(BACKOFF.pause_s(failures))
+            except InvalidRequestError as error:
+                logger.warning("a response does not extend its conversation: %s", error.message)
+                row.conversation_id = None

@@ -8,7 +8,7 @@ item 3 of the output, and ``msg_<call>_i3`` that of the input.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -211,11 +211,26 @@ def _checked(
 
 
 def with_ids(items: Sequence[Item], record_id: str) -> list[Item]:
-    """Return items of the input of a call with an id each; one that the client gave stays."""
-    return [
-        item if "id" in item else {"id": item_id(item["type"], record_id, f"i{number}"), **item}
-        for number, item in enumerate(items)
-    ]
+    """Return items of the input of a call with an id each; one that the client gave stays, once."""
+    return _identified(items, set(), lambda kind, place: item_id(kind, record_id, f"i{place}"))
+
+
+def with_new_ids(items: Sequence[Item], used: Iterable[str]) -> list[Item]:
+    """Return items with an id each that is not ``used``; one that an item has stays if it is not."""
+    return _identified(items, set(used), lambda kind, _: new_item_id(kind))
+
+
+def _identified(
+    items: Sequence[Item], used: set[str], new: Callable[[str, int], str]
+) -> list[Item]:
+    """Return items with different ids: pages end at an id, and would have no end with equal ones."""
+    found = []
+    for place, item in enumerate(items):
+        if "id" not in item or item["id"] in used:
+            item = {**item, "id": new(item["type"], place)}
+        used.add(item["id"])
+        found.append(item)
+    return found
 
 
 def item_id(kind: str, record_id: str, place: str | int) -> str:

@@ -73,7 +73,7 @@ def _due(sessions: SessionFactory, now: datetime) -> list[str]:
         for app in found
         if app.id not in steady
         or app.profile_looked_at is None
-        or app.profile_looked_at <= now - STEADY
+        or not now - STEADY < app.profile_looked_at <= now  # later: before the clock went back
     ]
 
 

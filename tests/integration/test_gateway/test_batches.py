@@ -133,6 +133,23 @@ def test_lists_have_pages(server):
         for file in files
     ]
     assert [each.id for each in client.batches.list(limit=2)] == batches[::-1]
+    with pytest.raises(openai.BadRequestError, match="after: there is no such batch"):
+        client.batches.list(after="batch_unknown")
+
+
+def test_a_page_after_a_deleted_file_is_an_error_and_not_the_end(server):
+    client = server.openai(server.new_key("cleaner"))
+    for number in range(3):
+        upload(client, lines(chat(str(number))))
+
+    def clean(**page):
+        for file in client.files.list(**page):
+            client.files.delete(file.id)
+
+    with pytest.raises(openai.BadRequestError, match="after: there is no such file"):
+        clean(limit=2)
+    clean()
+    assert not client.files.list().data
 
 
 BAD_FILES = {

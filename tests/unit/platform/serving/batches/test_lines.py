@@ -1,6 +1,7 @@
 """A file of lines is read whichever editor wrote it."""
 
 import json
+import sys
 
 import pytest
 
@@ -38,3 +39,21 @@ def test_a_mark_within_the_file_is_no_json():
         [b"\n".join([LINES[0], b"\xef\xbb\xbf" + LINES[1]])], ENDPOINT, 10, 1000
     )
     assert [(each["line"], each["code"]) for each in errors] == [(2, "invalid_json_line")]
+
+
+def test_blank_lines_cost_no_step_each():
+    """A file of 100 MiB may have as many blank lines, and each batch reads it at least once."""
+    steps = 0
+
+    def count(*_):
+        nonlocal steps
+        steps += 1
+
+    pieces = [b"\n" * 10_000, b" \n" * 10_000, LINES[0] + b"\n", b"\r\n" * 10_000 + b"{"]
+    sys.setprofile(count)
+    try:
+        total, errors = lines.check(pieces, ENDPOINT, 10, 1000)
+    finally:
+        sys.setprofile(None)
+    assert (total, [each["line"] for each in errors]) == (2, [30_002])
+    assert steps < 1_000
