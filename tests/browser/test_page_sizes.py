@@ -35,7 +35,7 @@ RESPONSE = "performance.getEntriesByType('navigation')[0].responseEnd"
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     (folder / "data").mkdir()
-    fill(folder / "data" / "fairserve.sqlite3", runs=1_200, clients=CLIENTS)
+    fill(folder / "data" / "fairserve.sqlite3", runs=1_200, clients=CLIENTS, days=4)
     with PageServer(folder) as running:
         app = running.new_app(running.new_tenant("large"), "large")
         call_now(running, clients=CLIENTS)
