@@ -115,7 +115,12 @@ class World:
 
     async def upload(self, *texts, owner=OWNER):
         calls = [
-            {"custom_id": str(n), "method": "POST", "url": ENDPOINT, "body": {"text": text}}
+            {
+                "custom_id": str(n),
+                "method": "POST",
+                "url": ENDPOINT,
+                "body": {"text": text, "user": text[:1]},
+            }
             for n, text in enumerate(texts)
         ]
         content = b"\n".join(json.dumps(call).encode() for call in calls)
@@ -333,6 +338,28 @@ async def test_calls_that_are_not_accepted_are_sent_again_a_few_at_a_time(world)
     (error,) = world.lines(batch.error_file_id).values()
     assert error["response"]["status_code"] == 429, "its budget is spent for longer than its window"
     assert error["custom_id"] == "7"
+
+
+async def test_a_user_with_a_long_wait_holds_no_lines_of_others(world, monkeypatch):
+    ahead_s = [0.0]
+    made = functools.partial(BatchExecution, clock=lambda: time.monotonic() + ahead_s[0])
+    monkeypatch.setattr("fairserve.platform.serving.batches.service.BatchExecution", made)
+    until_noon, of_user = {"Retry-After": "3600"}, {"scope": "user"}
+    lines = [f"{user}{number}" for number in range(30) for user in "ab"]
+    of_a = {each for each in lines if each.startswith("a")}
+    spent = InsufficientQuotaError("spent", headers=until_noon, details=of_user)
+    world.calls.script = {each: [spent] for each in of_a}
+    async with world.server() as server:
+        batch_id = await world.create(server, *lines)
+        await until(lambda: world.batch(batch_id).completed == 30)
+        tried = of_a & world.calls.made.keys()
+        assert 0 < len(tried) < 10, "those in flight when the first was rejected"
+        world.calls.script.clear()
+        ahead_s[0] = 3600.0
+        server._live[batch_id].execution._woken.set()  # its timer runs in real time
+        batch = await world.ended(batch_id)
+    assert (batch.state, batch.completed, batch.failed) == ("completed", 60, 0)
+    assert world.calls.made == Counter(lines) + Counter(tried)
 
 
 async def test_a_rejection_halves_the_calls_in_flight(world):

@@ -3,7 +3,9 @@
 The lines are read from the file as calls end, so that memory holds only those in flight. A result is
 saved before its line counts as ended; after a restart the lines without a result are called again. A
 call that is not accepted (a quota, a full queue) goes back to the lines, and fewer are sent at a time: a
-batch that is over its quota tries one call per ``Retry-After``, not all of them.
+batch that is over its quota tries one call per ``Retry-After``, not all of them. Lines of a user whose
+own limit rejects calls for a minute and longer are passed over until then, and read again: memory holds
+their numbers.
 """
 
 from __future__ import annotations
@@ -62,6 +64,8 @@ RETRY = timedelta(minutes=1)
 """Time until a batch is claimed again whose files could not be read or written."""
 GIVE_UP = timedelta(days=1)
 """Time after its window at which such a batch fails."""
+LONG_HOLD_S = 60.0
+"""Least wait for a user's limit in which lines of others are sent, and between passes over the file."""
 STOP_S = 5.0
 """Seconds within which cancelled calls must end."""
 
@@ -85,6 +89,8 @@ class _Called:
     result: Result | None = None
     held_s: float | None = None
     """Seconds for which no call is sent, if it was not accepted."""
+    of_user: bool = False
+    """True if the limit of its user alone rejected it for so long that others are sent before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,15 @@ class BatchExecution:
         """Lines that had a result when this process claimed the batch."""
         self._read_all = False
         self._last = 0
-        """Number of the last line that was read."""
+        """Number of the last line that was read in this pass over the file."""
+        self._again: set[int] | None = None
+        """Lines of this pass; None in the first one: all without a result."""
+        self._aside: set[int] = set()
+        """Lines of the next pass: their users were held when they were read or sent."""
+        self._user_holds: dict[str, float] = {}
+        """Times until which lines of users are not sent."""
+        self._pass_s = clock()
+        """Time at which this pass began."""
         self._ready: deque[_Entry] = deque()
         """Lines that were read or not accepted, the next one first."""
         self._sent: dict[asyncio.Task[_Called], _Entry] = {}
@@ -236,15 +250,17 @@ class BatchExecution:
         if self._stopped or batch.state == "cancelling" or self._expired:
             return
         self._ended = await self._database(repository.ended_lines, self._sessions, batch.id)
-        self._reader = self._lines_without(self._ended)
+        self._reader = self._lines_left()
         while not self._ending:
             self._collect()
             await self._save()
             await self._check_bound()
             await self._send()
-            if self._read_all and not (self._ready or self._sent or self._results):
+            if self._read_all and not (self._ready or self._sent or self._results or self._aside):
                 return
             await self._wait()
+            if self._read_all and self._aside and self._clock() >= self._next_pass_s():
+                self._begin_pass()
         if not self._pausing:
             await self._cancel_calls()
         elif self._sent and not self._lost:
@@ -286,18 +302,41 @@ class BatchExecution:
         try:
             line = next(self._reader, None)
         except (OperationalError, InterfaceError):  # a generator that raised has ended
-            self._reader = self._lines_without(self._ended)
+            self._reader = self._lines_left()
             raise
         if line is not None:
             self._last = line.number
         return line
 
-    def _lines_without(self, ended: set[int]) -> Iterator[BatchLine]:
-        """Yield the lines after the last one that was read, without those that have ended."""
+    def _lines(self, wanted: Callable[[int], bool]) -> Iterator[BatchLine]:
         content = self._files.content(self.batch.input_file_id)
         for number, raw in lines.split(content, self._options.max_line_bytes):
-            if number > self._last and number not in ended:
+            if wanted(number):
                 yield lines.parse(number, raw, self.batch.endpoint)
+
+    def _lines_left(self) -> Iterator[BatchLine]:
+        """Yield the lines of this pass after the last one that was read; put held users' aside."""
+        again, ended, last = self._again, self._ended, self._last
+        for line in self._lines(
+            lambda number: (
+                number > last and (number not in ended if again is None else number in again)
+            )
+        ):
+            if self._user_holds.get(line.user, 0.0) > self._clock():
+                self._aside.add(line.number)
+            else:
+                yield line
+
+    def _next_pass_s(self) -> float:
+        """Return when the lines that were put aside are read: a pass reads the whole file."""
+        return max(min(self._user_holds.values()), self._pass_s + LONG_HOLD_S)
+
+    def _begin_pass(self) -> None:
+        """Read the lines that were put aside."""
+        self._pass_s = now_s = self._clock()
+        self._user_holds = {user: at for user, at in self._user_holds.items() if at > now_s}
+        self._again, self._aside = self._aside, set()
+        self._last, self._read_all, self._reader = 0, False, self._lines_left()
 
     async def _wait(self) -> None:
         """Wait until a call ends, the batch is woken, or something is due."""
@@ -306,6 +345,8 @@ class BatchExecution:
             until_s = min(until_s, self._save_s)
         if self._hold.until_s is not None:
             until_s = min(until_s, self._hold.until_s)
+        if self._read_all and self._aside:
+            until_s = min(until_s, self._next_pass_s())
         waking = asyncio.create_task(self._woken.wait())
         await asyncio.wait(
             {waking, *self._sent},
@@ -324,6 +365,10 @@ class BatchExecution:
                 self._results.append(called.result)
                 self._window = min(self._window + 1, self._options.parallel_calls)
                 self._rejections = 0
+            elif called.held_s is not None and called.of_user:
+                user, until_s = entry.line.user, self._clock() + called.held_s
+                self._user_holds[user] = max(until_s, self._user_holds.get(user, 0.0))
+                self._aside.add(entry.line.number)
             elif called.held_s is not None:
                 self._rejections += self._hold.until_s is None  # one for all that were in flight
                 self._window = max(1, self._window // 2)
@@ -393,7 +438,9 @@ class BatchExecution:
             left_s = (self.batch.expires_at - self._now()).total_seconds()
             waits = not is_over(error) or isinstance(error, InsufficientQuotaError)
             if waits and retry_s < left_s:
-                return _Called(held_s=max(retry_s, BACKOFF.pause_s(self._rejections + 1)))
+                of_user = retry_s >= LONG_HOLD_S and (error.details or {}).get("scope") == "user"
+                held_s = max(retry_s, BACKOFF.pause_s(self._rejections + 1))
+                return _Called(held_s=held_s, of_user=of_user)
             failures += 1
             if isinstance(error, UnavailableError | WorkerFailedError) and failures < MAX_ATTEMPTS:
                 await asyncio.sleep(max(retry_s, BACKOFF.pause_s(failures)))
@@ -456,8 +503,8 @@ class BatchExecution:
         # A batch that failed has no space for the lines that are missing.
         listed = cancelled or batch.errors is None
         if listed and batch.completed + batch.failed < batch.total:
-            self._last = 0
-            for line in self._lines_without(repository.ended_lines(self._sessions, batch.id)):
+            ended = repository.ended_lines(self._sessions, batch.id)
+            for line in self._lines(lambda number: number not in ended):
                 errors.write(lines.unmade_line(batch.id, line, cancelled=cancelled))
                 missing += 1
         output.close()

@@ -38,6 +38,8 @@ class BatchLine:
     custom_id: str
     body: bytes
     """The body of the call, JSON."""
+    user: str
+    """The end user that the body names, unchecked; "" if none."""
 
 
 class LineError(Exception):
@@ -122,7 +124,15 @@ def parse(number: int, raw: bytes, endpoint: str) -> BatchLine:
         raise LineError(
             number, "unsupported_parameter", "calls of a batch have no stream", "body.stream"
         )
-    return BatchLine(number, custom_id, orjson.dumps(body))
+    return BatchLine(number, custom_id, orjson.dumps(body), _user(body))
+
+
+def _user(body: dict[str, Any]) -> str:
+    """Return the user of a call as :mod:`~fairserve.platform.serving.decision.end_user` does."""
+    metadata = body.get("metadata")
+    of_metadata = metadata.get("user_id") if isinstance(metadata, dict) else None
+    named = (body.get("user"), body.get("safety_identifier"), of_metadata)
+    return next((each for each in named if each and isinstance(each, str)), "")
 
 
 def check(
