@@ -237,10 +237,9 @@ async def test_calls_of_other_servers_leave_nothing_in_memory_where_the_disk_fai
     for number in range(3):
         sequence = journal.append("accepted", f"c{number}", {})
         assert await asyncio.to_thread(failed.acquire, timeout=20)
-        while journal._failure is not None:  # noqa: ASYNC110  the thread sends no event
-            await asyncio.sleep(0.01)
+        await until(lambda: journal.sizes()[1] == 0 and journal._failure is None)
     await journal.durable(sequence)
-    assert journal.sizes()[1] == len(journal._unsynced) == 0
+    assert len(journal._unsynced) == 0
     broken = False
 
 
