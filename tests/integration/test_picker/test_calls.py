@@ -412,15 +412,6 @@ def test_a_compressed_answer_has_failed_before_its_head_is_sent(gateway, picker,
     assert picker.row(interaction_id=run)["outcome"] == "failed"
 
 
-def test_much_may_arrive_in_one_message(gateway, picker):
-    run, exchange, _ = asked(gateway)
-    event = b"data: " + json.dumps({"choices": [], "padding": "y" * 400}).encode() + b"\n\n"
-    _, body = exchange.answer(event * 4_000 + sse("a"))
-    exchange.end()
-    assert events(body)[-1] == "[DONE]"
-    assert picker.row(interaction_id=run)["outcome"] == "completed"
-
-
 @pytest.mark.parametrize(
     "raw",
     [
