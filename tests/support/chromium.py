@@ -23,7 +23,8 @@ class Browser:
     """One Chromium for several tests; each test has its own visits."""
 
     def __init__(self):
-        program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+        names = ("chromium-headless-shell", "chromium", "chromium-browser")
+        program = next(filter(None, map(shutil.which, names)), None)
         if program is None:
             _missing("no chromium is installed: apt-get install chromium-headless-shell")
         self._playwright = sync_playwright().start()

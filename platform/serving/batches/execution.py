@@ -131,13 +131,11 @@ class BatchExecution:
             run_rules=("interaction_metadata",),
         )
         self._reader: Iterator[BatchLine] = iter(())
-        self._ended: set[int] = set()
-        """Lines that had a result when this process claimed the batch."""
+        self._wanted: Callable[[int], bool] = bool
+        """Whether this pass over the file reads a line: in the first one, if it has no result."""
         self._read_all = False
         self._last = 0
         """Number of the last line that was read in this pass over the file."""
-        self._again: set[int] | None = None
-        """Lines of this pass; None in the first one: all without a result."""
         self._aside: set[int] = set()
         """Lines of the next pass: their users were held when they were read or sent."""
         self._user_holds: dict[str, float] = {}
@@ -249,7 +247,8 @@ class BatchExecution:
         batch = self.batch
         if self._stopped or batch.state == "cancelling" or self._expired:
             return
-        self._ended = await self._database(repository.ended_lines, self._sessions, batch.id)
+        ended = await self._database(repository.ended_lines, self._sessions, batch.id)
+        self._wanted = lambda number: number not in ended
         self._reader = self._lines_left()
         while not self._ending:
             self._collect()
@@ -316,12 +315,8 @@ class BatchExecution:
 
     def _lines_left(self) -> Iterator[BatchLine]:
         """Yield the lines of this pass after the last one that was read; put held users' aside."""
-        again, ended, last = self._again, self._ended, self._last
-        for line in self._lines(
-            lambda number: (
-                number > last and (number not in ended if again is None else number in again)
-            )
-        ):
+        wanted, last = self._wanted, self._last
+        for line in self._lines(lambda number: number > last and wanted(number)):
             if self._user_holds.get(line.user, 0.0) > self._clock():
                 self._aside.add(line.number)
             else:
@@ -335,7 +330,7 @@ class BatchExecution:
         """Read the lines that were put aside."""
         self._pass_s = now_s = self._clock()
         self._user_holds = {user: at for user, at in self._user_holds.items() if at > now_s}
-        self._again, self._aside = self._aside, set()
+        self._wanted, self._aside = self._aside.__contains__, set()
         self._last, self._read_all, self._reader = 0, False, self._lines_left()
 
     async def _wait(self) -> None:
