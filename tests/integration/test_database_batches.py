@@ -615,6 +615,38 @@ async def test_old_files_and_batches_are_deleted(world):
         assert world.batch(held) is not None
 
 
+@databases.ON_BOTH
+async def test_files_that_the_store_refuses_to_delete_hold_up_no_others(world, monkeypatch):
+    refused = {await completed(world.files, f"refused {n}") for n in range(service.MAX_FAILED + 1)}
+    remove = world.store.delete
+
+    def delete(file_id):
+        if file_id in refused:
+            raise PermissionError("the object is locked")
+        remove(file_id)
+
+    def delete_some():
+        return delete_old(world.sessions, world.store, world.now())
+
+    monkeypatch.setattr(world.store, "delete", delete)
+    world.ahead = timedelta(days=31)
+    with pytest.raises(PermissionError):  # the store may be away
+        delete_some()
+    world.ahead = timedelta(0)
+    for number in range(20):
+        await completed(world.files, f"old {number}")
+    world.ahead = timedelta(days=31)
+    assert delete_some() == 20
+    assert delete_some() == 0  # not tried again at once
+    world.ahead += service.TRY_AGAIN
+    with pytest.raises(PermissionError):
+        delete_some()
+    refused.clear()
+    world.ahead += service.TRY_AGAIN
+    assert delete_some() == service.MAX_FAILED + 1
+    assert world.rows(File) == 0
+
+
 async def test_a_file_that_retention_deletes_is_no_input_of_a_new_batch(world, monkeypatch):
     file = await world.upload("one", "two")
     query = BatchCreate(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")

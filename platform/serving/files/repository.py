@@ -93,12 +93,15 @@ def kept(session: Session, tenant_id: str | None = None) -> tuple[int, int]:
     return number, int(size_bytes) + int(session.scalar(results) or 0)
 
 
-def abandon(session: Session, now: datetime, which: ColumnElement[bool] | None = None) -> None:
-    """Release files for deletion: nobody reads or counts them. Default: all that are being written."""
+def abandon(session: Session, at: datetime, which: ColumnElement[bool] | None = None) -> None:
+    """Release files for deletion from ``at`` on: nobody reads or counts them.
+
+    Default: all that are being written.
+    """
     session.execute(
         update(File)
         .where(File.state == "writing" if which is None else which)
-        .values(state="abandoned", size_bytes=0, expires_at=now)
+        .values(state="abandoned", size_bytes=0, expires_at=at)
     )
 
 
@@ -110,7 +113,7 @@ def used_by_batch(session: Session, file_id: str) -> str | None:
 
 
 def deletable(session: Session, now: datetime, limit: int) -> list[str]:
-    """Return files that have expired, whose app is deleted, or that are abandoned.
+    """Return files that have expired, also as abandoned ones, or whose app is deleted.
 
     Files of batches that have not ended are kept.
     """
@@ -125,7 +128,7 @@ def deletable(session: Session, now: datetime, limit: int) -> list[str]:
         session.scalars(
             select(File.id)
             .where(
-                or_(File.expires_at < now, File.state == "abandoned", File.app_id.in_(gone)),
+                or_(File.expires_at <= now, and_(File.state != "abandoned", File.app_id.in_(gone))),
                 ~in_use,
             )
             .limit(limit)

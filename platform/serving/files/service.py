@@ -44,6 +44,10 @@ logger = logging.getLogger(__name__)
 _RETRY = {"Retry-After": "60"}
 RESERVED = timedelta(hours=1)
 """Time after its last use for which a file that is written is kept."""
+TRY_AGAIN = timedelta(hours=1)
+"""Time until a file is tried again that the store has refused to delete."""
+MAX_FAILED = 10
+"""Refused files after which a store is considered to be away."""
 KEEP_S = 600.0
 """Shortest time between two extensions of a reservation."""
 
@@ -183,9 +187,7 @@ class Files:
                 session.execute(delete(File).where(File.id == file_id))
         except Exception as error:
             self._undropped.add(file_id)
-            known = isinstance(error, (DBAPIError, OSError))
-            reason = type(error).__name__
-            logger.warning("file %s is deleted later: %s", file_id, reason, exc_info=not known)
+            _log_kept(file_id, error)
 
     def over_bounds(self, tenant_id: str) -> str:
         """Return which bound of stored bytes a tenant has exceeded; empty if none. Blocks."""
@@ -312,19 +314,37 @@ def delete_old(
 ) -> int:
     """Delete files that have expired, are abandoned, or whose app is deleted; return the number.
 
-    The content goes first: what is interrupted is found again.
+    The content goes first: what is interrupted is found again. A file that the store refuses to delete
+    is tried again an hour later, so that it holds up no others. Raises the last error of the store after
+    ten, or if no file was deleted.
     """
     with sessions() as session:
         found = repository.deletable(read_only(session), now, max_files)
+    deleted = failed = 0
     for file_id in found:
-        _delete(sessions, store, file_id)
-    return len(found)
+        try:
+            _delete(sessions, store, file_id)
+            deleted += 1
+        except Exception as error:
+            failed += 1
+            with sessions.begin() as session:
+                repository.abandon(session, now + TRY_AGAIN, File.id == file_id)
+            if failed in (MAX_FAILED, len(found)):
+                raise
+            _log_kept(file_id, error)
+    return deleted
 
 
 def _delete(sessions: SessionFactory, store: FileStore, file_id: str) -> None:
     store.delete(file_id)
     with sessions.begin() as session:
         session.execute(delete(File).where(File.id == file_id))
+
+
+def _log_kept(file_id: str, error: Exception) -> None:
+    known = isinstance(error, (DBAPIError, OSError))
+    reason = type(error).__name__
+    logger.warning("file %s is deleted later: %s", file_id, reason, exc_info=not known)
 
 
 def _present(file: File | None) -> File:
