@@ -14,6 +14,7 @@ from until import until
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.base.forked import ForkedResult
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.log import outbox as log_outbox
@@ -223,9 +224,10 @@ async def test_a_copy_that_differs_stores_no_state(members, monkeypatch):
     await until(lambda: second.speaker._state is not None)
     monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 3600.0)
     shared = second.order.shared_cell
-    taken, last, _ = second.speaker._state
+    taken, last, copy = second.speaker._state
+    copy.end()
     other = state_bytes(shared.snapshot() | {"check": shared.check ^ 1, "last": str(last)})
-    second.speaker._state = taken, last, other
+    second.speaker._state = taken, last, ForkedResult(lambda: other)
     shared.check ^= 1
     await until(lambda: len(second.replaced) == 2)
     rows = EntryId(2**60, 0)

@@ -5,10 +5,14 @@ connections and servers, and wait for what follows.
 """
 
 import asyncio
+import errno
 import gc
 import math
+import os
 import random
+import time
 import zlib
+from unittest.mock import Mock
 
 import msgspec
 import orjson
@@ -24,6 +28,7 @@ from log_members import (
     suspended,
     traffic,
 )
+from processes import alive, children
 from redis_process import RedisProcess
 from until import DEADLINE_S, settle, turn, until
 from watched_redis import WatchedRedis
@@ -786,6 +791,46 @@ async def test_an_earlier_state_replaces_no_later_one(members, monkeypatch):
     await members.equal()
 
 
+async def test_a_speaker_speaks_while_its_state_is_made(members, monkeypatch):
+    first, _ = await members.with_workers()
+    epoch, own_pid = first.order.epoch, os.getpid()
+    before = set(children(own_pid))
+
+    def endless():
+        while os.getpid() != own_pid:
+            time.sleep(0.01)
+        raise AssertionError("the state is made by the process that speaks")
+
+    monkeypatch.setattr(first.speaker, "_state_of", endless)
+    monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 0.0)
+    await until(lambda: set(children(own_pid)) - before)
+    (child,) = set(children(own_pid)) - before
+    ticks, stored = len(first.ticks), stored_entry(members.redis, epoch)
+    await until(lambda: len(first.ticks) > ticks + 5)
+    assert stored_entry(members.redis, epoch) == stored
+    assert alive(child)
+    await first.stop_speaking()
+    assert not alive(child)
+
+
+async def test_a_state_that_cannot_be_made_is_tried_again(members, monkeypatch, caplog):
+    first, _ = await members.with_workers()
+    epoch, stored = first.order.epoch, stored_entry(members.redis, first.order.epoch)
+    full = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    for owner, name, problem, text in (
+        (first.speaker, "_state_of", lambda: 1 / 0, "ZeroDivisionError"),
+        (first.speaker, "_state_of", lambda: os.kill(os.getpid(), 9), "wait status 9"),
+        (os, "fork", Mock(side_effect=full), full.strerror),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, problem)
+            patch.setattr(log_speaker, "SNAPSHOT_S", 0.0)
+            await until(lambda text=text: text in caplog.text)
+    assert stored_entry(members.redis, epoch) == stored
+    monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 0.0)
+    await until(lambda: stored_entry(members.redis, epoch) > stored)
+
+
 async def test_no_collection_of_garbage_visits_a_state_that_is_stored_or_read(members, monkeypatch):
     first, second = await members.with_workers()
     collects = []
@@ -813,12 +858,18 @@ async def test_the_speaker_takes_a_state_only_if_no_other_process_does(members, 
     first, second = [await members.add(speaks=True) for _ in range(2)]
     assert first.order.speaks
     taken = []
+
+    def stores(member):
+        store = member.log.store_snapshot
+
+        async def noted(*given, **named):
+            taken.append(member.name)
+            return await store(*given, **named)
+
+        return noted
+
     for member in (first, second):
-        shared, of = member.order.shared_cell, member.name
-        take = shared.snapshot
-        monkeypatch.setattr(
-            shared, "snapshot", lambda take=take, of=of: (taken.append(of), take())[1]
-        )
+        monkeypatch.setattr(member.log, "store_snapshot", stores(member))
     monkeypatch.setattr(log_speaker, "SNAPSHOT_S", 3600.0)
     for number in range(1, 4):
         first.speaker._stored_s = second.speaker._stored_s = -math.inf  # both are due

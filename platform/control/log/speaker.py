@@ -4,9 +4,10 @@ It holds a lease in Redis, which each tick renews. Another control process takes
 run out; it has read the same log, so there is nothing to hand over. Two that believe to speak are
 harmless: only the holder of the lease writes a tick, and rows are equal whoever stores them.
 
-States are stored by the processes that do not speak, so that taking one delays no tick; by the speaker
-where there is no other. One is stored only after the rows of its entries are in the database: a process
-that begins with it derives all later rows again from the log, so no row depends on one process.
+States are stored by the processes that do not speak; by the speaker where there is no other. A copy of
+the process makes them, because one of many runs takes seconds. One is stored only after the rows of its
+entries are in the database: a process that begins with it derives all later rows again from the log, so
+no row depends on one process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from fairserve.platform.base.forked import ForkedResult
 from fairserve.platform.base.garbage import uncollected
 from fairserve.platform.control.log.answers import AnswerBook, answer_bytes
 from fairserve.platform.control.log.order import LogOrder
@@ -66,7 +68,7 @@ class Speaker:
         self._token = order.process
         self._stored, self._full = stored, full
         self._on_change, self._on_begun = on_change, on_begun
-        self._state: tuple[int, EntryId, bytes] | None = None
+        self._state: tuple[int, EntryId, ForkedResult] | None = None
         """A state that is not stored yet: how often the copy was replaced before, and its last entry."""
         self._stored_s = time.monotonic()
         """Time of the last stored state, or of the start."""
@@ -102,6 +104,7 @@ class Speaker:
                     logger.debug("the log does not answer the speaker: %s", type(error).__name__)
                 await asyncio.sleep(max(0.01, TICK_S - (time.monotonic() - began_s)))
         finally:
+            self._drop_state()
             await cancel(answering)
 
     async def _answer(self) -> None:
@@ -203,14 +206,35 @@ class Speaker:
         if self._state is None and due and not len(self._book):
             if order.speaks and not await self._has_waited(last):
                 return
-            self._state = order.replaced, order.shared_cell.last, self._state_of()
-        if self._state is not None and self._stored() >= self._state[1]:
-            (replaced, last, state), self._state = self._state, None
+            try:
+                self._state = order.replaced, order.shared_cell.last, ForkedResult(self._state_of)
+            except OSError as error:
+                self._not_taken(error)
+        if self._state is None:
+            return
+        replaced, last, made = self._state
+        if made.done and self._stored() >= last:
+            self._state = None
+            try:
+                state = made.result()
+            except ChildProcessError as error:
+                self._not_taken(error)
+                return
             self._stored_s = time.monotonic()
-            if (
-                replaced == order.replaced
-            ):  # else it may be of a copy that differed, or of another epoch
+            # Else it may be of a copy that differed, or of another epoch.
+            if replaced == order.replaced:
                 await self._log.store_snapshot(order.epoch, state, last, kept_s=SNAPSHOT_S / 2)
+
+    def _not_taken(self, error: OSError) -> None:
+        """Wait as if a state had been stored: the log grows by what follows."""
+        self._stored_s = time.monotonic()
+        logger.warning("no state of the cell is stored, until %g s from now: %s", SNAPSHOT_S, error)
+
+    def _drop_state(self) -> None:
+        """Forget a state that is not stored yet."""
+        if self._state is not None:
+            self._state[2].end()
+            self._state = None
 
     def _state_of(self, **changes: Any) -> bytes:
         """Return the state of this process, with changes, as it is stored."""
@@ -218,7 +242,7 @@ class Speaker:
             return state_bytes(self._order.shared_cell.snapshot() | changes)
 
     async def _has_waited(self, last: EntryId) -> bool:
-        """Return whether no other process stores states: taking one of many runs takes seconds."""
+        """Return whether no other process stores states: with many runs a fork takes some time."""
         stored = await self._log.stored()
         return stored is not None and last.at_s - stored.at_s >= 2 * SNAPSHOT_S
 
@@ -280,7 +304,8 @@ class Speaker:
             return
         begun = PresentEpoch(epoch, order.version, order.agreement)
         if await self._log.begin(self._token, lease_ms, begun, first, state, before):
-            self.fresh, self._state, self._ended = fresh, None, before
+            self._drop_state()
+            self.fresh, self._ended = fresh, before
             self._sealed_s, self._handed_over = None, False
             self._on_begun(first)
             logger.warning("epoch %d of the cell begins with the state of this process", epoch)

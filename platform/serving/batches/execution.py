@@ -132,7 +132,7 @@ class BatchExecution:
         )
         self._reader: Iterator[BatchLine] = iter(())
         self._wanted: Callable[[int], bool] = bool
-        """Whether this pass over the file reads a line: in the first one, if it has no result."""
+        """Returns whether this pass over the file reads a line: the first one if it has no result."""
         self._read_all = False
         self._last = 0
         """Number of the last line that was read in this pass over the file."""
