@@ -106,7 +106,8 @@ class World:
 
     def register_webhook(self, tenant):
         """Register an endpoint for all events, since a long time ago."""
-        body = {"url": "https://1.1.1.1/", "events": ["interaction.finished", "calls.throttled"]}
+        events = ["interaction.finished", "calls.throttled", "alarm.opened", "alarm.resolved"]
+        body = {"url": "https://1.1.1.1/", "events": events}
         made = self.management.call(tenant["api_key"], "POST", "/v1/webhooks", body, status=201)
         with self.sessions.begin() as session:
             endpoint = session.get(WebhookEndpoint, made["id"])
