@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.roles import includes
@@ -148,7 +150,8 @@ def _open_session(
     if row is None or not _holds(*row, settings, now):
         return None
     if now - row[0].seen_at >= SEEN_STEP:
-        with sessions.begin() as session:
+        # A session is valid on a database that cannot be written at the moment.
+        with suppress(DBAPIError), sessions.begin() as session:
             session.execute(
                 update(ConsoleSession)
                 .where(ConsoleSession.id == session_id)

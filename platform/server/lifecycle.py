@@ -47,6 +47,7 @@ from fairserve.platform.server.settings import Settings
 from fairserve.platform.server.stored_settings import StoredSettings
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE, RunParts
 from fairserve.platform.serving.messages.endpoint import TokenCounts
+from fairserve.platform.serving.options import file_options
 from fairserve.platform.tenancy.parts import TenancyParts
 from fairserve.platform.tenancy.profiles.changes import ProfileChanges
 from fairserve.platform.tuning.preview.service import Previews
@@ -295,6 +296,7 @@ class Platform:
         self.metrics.top_clients = settings.server.metrics_top_clients
         self.storage.outbox.settings = settings.background
         self.completions.keepalive_s = settings.serving.keepalive_s
+        self.files.options = file_options(settings.serving)
         if self.fleet_watch is not None:
             await self.fleet_watch.check()
 

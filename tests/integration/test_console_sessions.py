@@ -4,8 +4,8 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from databases import ON_POSTGRESQL
-from sqlalchemy import func, select
+from databases import ON_BOTH, ON_POSTGRESQL
+from sqlalchemy import event, func, select
 
 from fairserve.platform.background.retention import delete_old
 from fairserve.platform.console import sessions
@@ -148,3 +148,12 @@ def test_expired_sessions_are_deleted(world):
     while delete_old(world.sessions, world.settings):
         pass
     assert world.rows == 0, "and by the retention job"
+
+
+@ON_BOTH
+def test_a_session_is_valid_while_the_database_cannot_be_written(world, engine):
+    token = world.sign_in()
+    world.later(minutes=2)
+    text = "PRAGMA query_only = ON" if engine.name == "sqlite" else "SET TRANSACTION READ ONLY"
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(text))
+    assert world.viewer(token).tenant_id == world.tenant["id"]

@@ -1,14 +1,17 @@
 """Test tenants, apps, keys and users over HTTP."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from databases import ON_BOTH
-from sqlalchemy import select
+from databases import ON_BOTH, ON_POSTGRESQL
+from processes import eventually
+from sqlalchemy import select, text
 
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.platform.db.identity import EndUser
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.scheduling.events import AppChanged, UserChanged, UserStopped
@@ -284,3 +287,28 @@ def test_rolled_back_changes_are_not_published(management, monkeypatch):
     monkeypatch.undo()
     assert management.control.events == []
     assert management.call(tenant["api_key"], "GET", "/v1/apps")["total"] == 0
+
+
+@ON_POSTGRESQL
+def test_a_user_that_two_change_at_a_time_is_in_control_as_in_the_database(management):
+    tenant, admin = management.new_tenant("acme"), management.admin_key
+    path, sessions = f"/admin/users/{tenant['id']}/ann", management.state.session_factory
+    management.call(admin, "PUT", path, {"weight": 1.5})
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    def waits():
+        with sessions() as session:
+            return session.scalar(waiting)
+
+    with ThreadPoolExecutor(1) as threads:
+        with sessions.begin() as session:
+            session.get(EndUser, (tenant["id"], "ann")).blocked = True
+            session.flush()
+            other = threads.submit(management.call, admin, "PUT", path, {"weight": 2.0})
+            eventually(waits)
+        other.result()
+    stored, sent = management.call(admin, "GET", path), management.control.events[-1]
+    assert (stored["weight"], stored["blocked"]) == (sent.weight, sent.blocked)

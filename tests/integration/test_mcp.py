@@ -103,6 +103,8 @@ async def test_an_operator_reads_state_floods_rejections_and_usage(server):
         assert calls == {server.tenant["id"]: (3, 1), server.other["id"]: (9, 0)}
         usage = await use(client, "tenant_usage", tenant=server.tenant["id"], group_by=["user"])
         assert {row["user"]: row["calls"] for row in usage["rows"]} == {"ann": 2, "bob": 1}
+        usage = await use(client, "tenant_usage", group_by=["service_tier"])
+        assert [row["service_tier"] for row in usage["rows"]] == ["default"]
         assert await error(client, "explain_rejection", call_id="call_none") == (
             "there is no such rejection"
         )

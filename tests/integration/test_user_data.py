@@ -56,7 +56,7 @@ def test_an_export_has_exactly_the_rows_of_the_user(planted):
         "programs": 1,
         "responses": 1,
         "conversations": 1,
-        "webhook_events": 6,
+        "webhook_events": 7,
         "alarms": 1,
         "exports": 1,
         "audit": 1,
@@ -219,7 +219,7 @@ def test_an_erasure_leaves_nothing_of_the_user(planted):
         "open_interactions": 1,
         "calls": 8,
         "refusals": 2,
-        "webhook_events": 6,
+        "webhook_events": 7,
         "alarms": 1,
     }
     after = planted.dump()

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import insert, select, update
 from user_data_world import ROLLUPS, USER, by_user, canonical_rows, planted_world
 
+from fairserve.platform.background.alarms import store
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import session_factory
 from fairserve.platform.db.erasures import Erasure
@@ -15,6 +16,7 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.models import metadata
 from fairserve.platform.db.usage import UsageState
+from fairserve.platform.db.webhooks import WebhookEvent
 from fairserve.platform.reporting.usage.retention import delete_before
 from fairserve.platform.reporting.user_data import erasure as erasing
 
@@ -65,6 +67,20 @@ def test_later_rows_are_erased_by_the_next_erasure(planted):
     second = planted.erase()
     assert (second["erased"]["calls"], second["pseudonym"]) == (1, first["pseudonym"])
     assert planted.export()["calls"] == []
+
+
+def test_an_alarm_that_ends_after_the_erasure_names_the_pseudonym(planted):
+    with planted.sessions() as session:
+        open_then = store.load_open(session)
+    (alarm,) = (each for each in open_then if each.key[1::2] == (planted.one["id"], USER))
+    pseudonym = planted.erase()["pseudonym"]
+    alarm.resolved_at = utc_now().timestamp()
+    with planted.sessions.begin() as session:
+        store.save(session, [alarm])
+        events = session.scalars(select(WebhookEvent).where(WebhookEvent.type == "alarm.resolved"))
+        (event,) = events
+    assert event.user_id == event.payload["data"]["user"] == pseudonym
+    assert event.payload["data"]["text"].startswith(f"User {pseudonym} takes more than its share")
 
 
 @pytest.mark.parametrize("step", ["_refusals", "_interactions", "_calls"])

@@ -12,6 +12,7 @@ from fairserve.platform.background.alarms.alarm import AlarmFinding, AlarmKey
 from fairserve.platform.background.alarms.open_alarms import OpenAlarms
 from fairserve.platform.background.alarms.store import save as save_alarms
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, Rows
+from fairserve.platform.db import audit
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import LedgerCall, LedgerInteraction
@@ -106,7 +107,8 @@ class World:
 
     def register_webhook(self, tenant):
         """Register an endpoint for all events, since a long time ago."""
-        body = {"url": "https://1.1.1.1/", "events": ["interaction.finished", "calls.throttled"]}
+        events = ["interaction.finished", "calls.throttled", "alarm.opened", "alarm.resolved"]
+        body = {"url": "https://1.1.1.1/", "events": events}
         made = self.management.call(tenant["api_key"], "POST", "/v1/webhooks", body, status=201)
         with self.sessions.begin() as session:
             endpoint = session.get(WebhookEndpoint, made["id"])
@@ -205,6 +207,9 @@ class World:
             alarms.update([over_share], self.began_at)
             save_alarms(session, alarms)
         records = self.records(tenant, app, user)
+        run = f"{app['id']}/{records[1][0].interaction_id}"
+        with self.sessions.begin() as session:
+            audit.record(session, None, "interaction.cancel", run, tenant_id=tenant["id"])
         self.write(*records, [self.opened(tenant, app, user)])
         assert roll_up(self.sessions)
         for query in (

@@ -80,7 +80,8 @@ def save(session: Session, alarms: Collection[Alarm]) -> None:
     """Store the state of alarms, except for acknowledgements, and their events. The caller commits, and
     has notified their tenants then.
 
-    Looks up the causes that are not known yet; changes ``cause`` of the alarms.
+    Looks up the causes that are not known yet; changes ``cause`` of the alarms, and their user if it was
+    erased.
     """
     events: list[Event] = []
     ids = [alarm.alarm_id for alarm in alarms]
@@ -102,6 +103,8 @@ def save(session: Session, alarms: Collection[Alarm]) -> None:
                 acknowledged_by="",
             )
             session.add(row)
+        elif row.user_id:  # it may have been erased since
+            alarm.key = alarm.key._replace(subject=row.user_id)
         row.severity, row.facts, row.cause = alarm.severity, dict(alarm.facts), dict(alarm.cause)
         row.affected = sorted([tenant, app] for tenant, app in alarm.affected)
         row.resolved_at = None if alarm.resolved_at is None else utc_time(alarm.resolved_at)

@@ -156,8 +156,25 @@ class Rewriting:
             for row in page
         ]
         upsert(session, LedgerInteraction, changed)
+        self._cancellations(session, page)
         _delete(session, page)
         mark_rows(session, changed, "ended_at")
+
+    def _cancellations(self, session: Session, page: Sequence[LedgerInteraction]) -> None:
+        """Replace the ids of runs in the entries of the audit log about their cancellation."""
+        targets = {
+            f"{row.app_id}/{row.id}": f"{row.app_id}/{self._new.run(row.app_id, row.id)}"
+            for row in page
+        }
+        entries = session.scalars(
+            select(AuditEntry).where(
+                AuditEntry.tenant_id == self._tenant_id,
+                AuditEntry.action == "interaction.cancel",
+                AuditEntry.target.in_(targets),
+            )
+        )
+        for entry in entries:
+            entry.target = targets[entry.target]
 
     def _calls(self, session: Session, page: Sequence[LedgerCall]) -> None:
         changes = []

@@ -64,6 +64,8 @@ class Replacement:
         found = {**data, "user": self.pseudonym}
         if data.get("interaction_id"):
             found["interaction_id"] = self.run(data["app_id"], data["interaction_id"])
+        if "text" in data:  # of an alarm about the user
+            found["text"] = data["text"].replace(f"User {data['user']}", f"User {self.pseudonym}")
         return found
 
     def _token(self, *parts: str) -> str:

@@ -42,7 +42,7 @@ Rows = Annotated[int, Field(ge=1, le=MAX_ROWS, description="rows at most")]
 TenantId = Annotated[
     str | None, Field(max_length=64, description="id of a tenant (tn_...); only for admin keys")
 ]
-Group = Literal["tenant", "app", "user", "model", "day"]
+Group = Literal["tenant", "app", "user", "model", "service_tier", "day"]
 
 
 def tool_server(client: AdminClient) -> MCPServer[Any]:

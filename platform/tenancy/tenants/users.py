@@ -75,7 +75,7 @@ def change_user(
     A block cancels the user's queued calls, too; ``on_block`` chooses what else, or nothing.
     """
     _live_tenant(session, tenant_id)
-    row = session.get(EndUser, (tenant_id, user))
+    row = _locked(session, tenant_id, user)
     stops = body.blocked and (row is None or not row.blocked or "on_block" in body.model_fields_set)
     before = _audited(session, tenant_id, user)
     if row is None:
@@ -105,7 +105,7 @@ def reset_user(
 ) -> UserOut:
     """Reset a user to the defaults; idempotent."""
     _live_tenant(session, tenant_id)
-    row = session.get(EndUser, (tenant_id, user))
+    row = _locked(session, tenant_id, user)
     if row is not None:
         before = _audited(session, tenant_id, user)
         session.delete(row)
@@ -138,6 +138,12 @@ def _tenant(session: Session, tenant_id: str) -> Tenant:
 def _live_tenant(session: Session, tenant_id: str) -> None:
     if _tenant(session, tenant_id).deleted_at is not None:
         raise ConflictError("the tenant is deleted; restore it first", code="deleted")
+
+
+def _locked(session: Session, tenant_id: str, user: str) -> EndUser | None:
+    """Return the settings as another request left them last, which control gets as a whole."""
+    key = (tenant_id, user)
+    return session.get(EndUser, key, populate_existing=True, with_for_update=True)
 
 
 def _holder(tenant_id: str, user: str) -> Holder:

@@ -26,6 +26,7 @@ metrics_top_clients: 0
 keepalive_s: 0.05
 host: 0.0.0.0
 ledger_retention_days: 7
+content_retention_days: 2
 fleet:
   workers:
     - {{id: a, url: "{0}"}}
@@ -45,6 +46,7 @@ def workers():
 
 
 CHANGES = [
+    "content_retention_days",
     "keepalive_s",
     "ledger_retention_days",
     "log_format",
@@ -59,6 +61,13 @@ def joined(server):
 
 def call(text):
     return {"model": "scripted", "user": "ann", "messages": [{"role": "user", "content": text}]}
+
+
+def days_of_a_file(server):
+    """Upload a file, and return how long it is kept."""
+    form = {"files": {"file": ("in.jsonl", b"{}")}, "data": {"purpose": "batch"}}
+    file = server.request("POST", "/v1/files", server.app_key, **form).json()
+    return (file["expires_at"] - file["created_at"]) / 86400
 
 
 def reload(server, path, text):
@@ -85,6 +94,7 @@ def test_sighup_reloads_the_configuration(tmp_path, workers):
         assert sorted(found) == CHANGES
         eventually(lambda: 'user="ann"' not in server.admin("GET", "/metrics").text)
         eventually(lambda: joined(server) == ["a", "b"], server.log)
+        assert days_of_a_file(server) == pytest.approx(2, abs=0.1)
         body = {**call("hold"), "stream": True}
         with server.asking(PATH, body) as connection:
             assert connection.getresponse().readline().startswith(b":"), "no keep-alive comment"

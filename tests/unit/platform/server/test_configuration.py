@@ -92,6 +92,7 @@ def test_values_have_the_types_of_yaml(write):
         ("config: x", ":1: config: a configuration file cannot name another one"),
         ("port: 1\nport: 2", ":2: port is given twice, first in line 1"),
         ("port: [", ":1: not YAML: expected the node content, but found '<stream end>'"),
+        ("host: a\nport: !!int x", ":2: not YAML: invalid literal for int() with base 10: 'x'"),
         ("- port", ":1: must be settings, each as `name: value`"),
         ("fleet_file: x\nfleet: {}", ":2: fleet: fleet_file names a fleet file, too"),
         ("secret_key: hunter2", ":1: secret_key: must have 32 to 256 characters"),

@@ -44,6 +44,10 @@ def test_the_five_teams_of_the_guide_are_valid():
         ("tenants:\n  A:\n", []),
         ("tenants: {A: {weight: 1}}\ntenants: {}", ["2: tenants is given twice, first in line 1"]),
         ("tenants: {A: {", ["1: not YAML: "]),
+        (
+            "prices:\n- {model: m, input: 1, output: 2,\n   valid_from: 2030-06-31T00:00:00Z}",
+            ["3: not YAML: day is out of range for month"],
+        ),
         ("- tenants", ["1: must be a mapping; its fields: managed_by, throttling, prices, "]),
         ("tenants: {A: x}", ["1: tenants.A: must be a mapping; its fields: weight, levels, "]),
         (
