@@ -115,7 +115,7 @@ def detokenizer_factory(tokenizer: Any) -> DetokenizerFactory:
     """Return a factory of detokenizers for a transformers tokenizer."""
     token_bytes = byte_level(tokenizer)
     if token_bytes is not None:
-        special = frozenset(tokenizer.all_special_ids)
+        special = special_ids(tokenizer)
         every_byte = cache(token_bytes)
 
         @cache
@@ -141,6 +141,14 @@ def detokenizer_factory(tokenizer: Any) -> DetokenizerFactory:
         return UnspacedDetokenizer(detokenizer, added)
 
     return of_windows
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    """Return the ids of a tokenizer's special tokens, also of those without a role."""
+    added = tokenizer.added_tokens_decoder.items()
+    return frozenset(tokenizer.all_special_ids).union(
+        each for each, token in added if token.special
+    )
 
 
 def byte_level(tokenizer: Any) -> Callable[[int], bytes] | None:

@@ -27,6 +27,16 @@ def test_special_tokens_give_no_text(byte_level):
     assert stream(byte_level, [97, 256, 259, 98]) == ["a", "", "", "b", ""]
 
 
+def test_special_tokens_without_a_role_give_no_text(byte_level):
+    backend = Tokenizer.from_str(byte_level.backend_tokenizer.to_str())
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+    assert tokenizer.all_special_ids == [256]
+    ids = [97, 256, 259, 98, 261]
+    assert (
+        "".join(stream(tokenizer, ids)) == tokenizer.decode(ids, skip_special_tokens=True) == "ab"
+    )
+
+
 @given(ids=st.lists(st.integers(0, 261), max_size=12))
 def test_special_tokens_may_be_shown(ids, byte_level):
     expected = byte_level.decode(ids, skip_special_tokens=False)
