@@ -89,6 +89,19 @@ def test_byte_fallback_delays_a_bounded_number_of_bytes(sentence_piece):
     assert sum(bool(piece) for piece in pieces) > 2
 
 
+def test_tokens_without_text_do_not_lengthen_the_window(sentence_piece, monkeypatch):
+    decode, lengths = sentence_piece.decode, []
+
+    def counted(ids, **options):
+        lengths.append(len(ids))
+        return decode(ids, **options)
+
+    monkeypatch.setattr(sentence_piece, "decode", counted)
+    silent = [sentence_piece.eos_token_id, len(sentence_piece)] * 50
+    assert "".join(stream(sentence_piece, [0, *silent, 1, *silent])) == "Hello world"
+    assert max(lengths) == 2
+
+
 def pushed(stop, pieces):
     stops = StopStrings(tuple(stop))
     text = ""
