@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import cache
 from typing import Any, Protocol
 
@@ -49,19 +49,23 @@ class ByteLevelDetokenizer:
 class WindowDetokenizer:
     """Detokenizer for any other tokenizer; ``decode`` converts a list of ids to text.
 
+    ``with_text`` has the ids that have a text; others are left out, so that the window does not grow.
     The window begins with tokens whose text was returned before, because many decoders treat the
     first token of a text differently (they drop a leading space). Weakness: after ``_MAX_PENDING``
     tokens that end in U+FFFD it stops waiting, so a character after that much invalid output may be
     cut.
     """
 
-    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+    def __init__(self, decode: Callable[[list[int]], str], with_text: Container[int]) -> None:
         self._decode = decode
+        self._with_text = with_text
         self._context: list[int] = []
         self._pending: list[int] = []
 
     def push(self, token_id: int) -> str:
         """Return the text that is certain after this token."""
+        if token_id not in self._with_text:
+            return ""
         self._pending.append(token_id)
         new = self._pending_text()
         if not new or (new.endswith(_REPLACEMENT) and len(self._pending) < _MAX_PENDING):
@@ -114,8 +118,8 @@ class DetokenizerFactory(Protocol):
 def detokenizer_factory(tokenizer: Any) -> DetokenizerFactory:
     """Return a factory of detokenizers for a transformers tokenizer."""
     token_bytes = byte_level(tokenizer)
+    special = special_ids(tokenizer)
     if token_bytes is not None:
-        special = frozenset(tokenizer.all_special_ids)
         every_byte = cache(token_bytes)
 
         @cache
@@ -129,18 +133,29 @@ def detokenizer_factory(tokenizer: Any) -> DetokenizerFactory:
         return of_bytes
 
     added = {each: token.content for each, token in tokenizer.added_tokens_decoder.items()}
+    # A padded vocabulary has ids without a token.
+    tokens = frozenset(tokenizer.get_vocab().values())
+    ordinary = tokens - special
 
     def of_windows(*, skip_special: bool = True, spaces: bool = True) -> Detokenizer:
         def decode(ids: list[int]) -> str:
             text: str = tokenizer.decode(ids, skip_special_tokens=skip_special)
             return text
 
-        detokenizer = WindowDetokenizer(decode)
+        detokenizer = WindowDetokenizer(decode, ordinary if skip_special else tokens)
         if skip_special or spaces:
             return detokenizer
         return UnspacedDetokenizer(detokenizer, added)
 
     return of_windows
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    """Return the ids of a tokenizer's special tokens, also of those without a role."""
+    added = tokenizer.added_tokens_decoder.items()
+    return frozenset(tokenizer.all_special_ids).union(
+        each for each, token in added if token.special
+    )
 
 
 def byte_level(tokenizer: Any) -> Callable[[int], bytes] | None:

@@ -85,7 +85,10 @@ class JsonMode:
                 text, overrides={"whitespace_pattern": _WHITE_SPACE}
             )
         else:
-            grammar = llguidance.grammar_from(kind, text)
+            try:
+                grammar = llguidance.grammar_from(kind, text)
+            except ValueError as error:
+                raise ValueError(_shortened(str(error))) from error
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
             raise ValueError(_shortened(matcher.get_error()))

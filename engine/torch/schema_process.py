@@ -21,6 +21,8 @@ from fairserve.engine.torch.json_mode import JsonMode, TokenTable
 
 MEMORY_BYTES = 512 * 2**20
 """Bytes that one schema may use beyond the token table."""
+STACK_BYTES = 2**20
+"""Bytes of stack that one schema may use: half of what the worker's threads have at least."""
 _NICENESS = 5
 """Niceness of the process: running calls have priority over schemas."""
 
@@ -47,6 +49,8 @@ def main(cpu_s: float) -> None:
 
 def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # The worker compiles in a thread, whose stack may be smaller than that of this process.
+    resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
     with suppress(OSError):  # without /proc only processor time is limited
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + MEMORY_BYTES

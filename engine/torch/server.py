@@ -191,8 +191,6 @@ class WorkerServer:
         return error_answer(404, message, INVALID_REQUEST, "model", "model_not_found")
 
     async def _generate(self, kind: Kind, request: Request) -> Response:
-        if self._draining:
-            return unavailable(DRAINING)
         try:
             body = await _read_body(request)
             if body is None:
@@ -213,6 +211,8 @@ class WorkerServer:
             return busy(str(error))
         except ClientDisconnect:
             return Response(status_code=499)
+        if self._draining:  # also since the request arrived
+            return unavailable(DRAINING)
         try:
             call, writer = self._submit(wanted, token_ids, max_tokens, grammar, bad_words, called)
         except (QueueFullError, EngineStoppedError) as error:

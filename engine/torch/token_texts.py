@@ -12,7 +12,7 @@ import re
 from functools import cache
 from typing import Any
 
-from fairserve.engine.torch.detokenizer import byte_level
+from fairserve.engine.torch.detokenizer import byte_level, special_ids
 
 _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
@@ -22,7 +22,7 @@ class TokenTexts:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._special = frozenset(tokenizer.all_special_ids)
+        self._special = special_ids(tokenizer)
         token_bytes = byte_level(tokenizer)
         self.bytes_of = cache(self._decoded if token_bytes is None else token_bytes)
         """Returns the bytes of a token id; empty for an unknown id."""

@@ -45,6 +45,8 @@ def _check(wanted: GenerationRequest, answer: ScriptedAnswer) -> None:
     fields = ["allowed_token_ids", "bad_words"]
     if answer.called:
         fields += ["ignore_eos", "min_tokens"]
+    elif wanted.min_tokens and wanted.stop_token_ids.intersection(answer.body or ()):
+        fields += ["stop_token_ids"]  # none of them may come before min_tokens
     for field in fields:
         if getattr(wanted, field):
             raise RequestError(

@@ -20,6 +20,7 @@ from fairserve.engine.torch.response_formats import (
 )
 
 VOCABULARY, END = 300, 256
+LONG_NAME = "x" * (MAX_SCHEMA_BYTES - len("root ::= "))
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +140,7 @@ def test_a_grammar_may_be_lark_or_gbnf(mode, grammar):
         ("regex", "(a{999}){999}", "simplify|too"),
         ("grammar", "start: missing", "missing"),
         ("grammar", "root ::= (", "GBNF"),
+        pytest.param("grammar", f"root ::= {LONG_NAME}", r"Rule 'xx+ \.\.\.$", id="long_name"),
         ("json", "{", "EOF"),
         ("choice", ["x" * MAX_SCHEMA_BYTES], str(MAX_SCHEMA_BYTES)),
     ],

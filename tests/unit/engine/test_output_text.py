@@ -27,6 +27,16 @@ def test_special_tokens_give_no_text(byte_level):
     assert stream(byte_level, [97, 256, 259, 98]) == ["a", "", "", "b", ""]
 
 
+def test_special_tokens_without_a_role_give_no_text(byte_level):
+    backend = Tokenizer.from_str(byte_level.backend_tokenizer.to_str())
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+    assert tokenizer.all_special_ids == [256]
+    ids = [97, 256, 259, 98, 261]
+    assert (
+        "".join(stream(tokenizer, ids)) == tokenizer.decode(ids, skip_special_tokens=True) == "ab"
+    )
+
+
 @given(ids=st.lists(st.integers(0, 261), max_size=12))
 def test_special_tokens_may_be_shown(ids, byte_level):
     expected = byte_level.decode(ids, skip_special_tokens=False)
@@ -77,6 +87,19 @@ def test_byte_fallback_delays_a_bounded_number_of_bytes(sentence_piece):
     pieces = stream(sentence_piece, [6 + 0xFF] * 30)
     assert "".join(pieces) == "�" * 30
     assert sum(bool(piece) for piece in pieces) > 2
+
+
+def test_tokens_without_text_do_not_lengthen_the_window(sentence_piece, monkeypatch):
+    decode, lengths = sentence_piece.decode, []
+
+    def counted(ids, **options):
+        lengths.append(len(ids))
+        return decode(ids, **options)
+
+    monkeypatch.setattr(sentence_piece, "decode", counted)
+    silent = [sentence_piece.eos_token_id, len(sentence_piece)] * 50
+    assert "".join(stream(sentence_piece, [0, *silent, 1, *silent])) == "Hello world"
+    assert max(lengths) == 2
 
 
 def pushed(stop, pieces):

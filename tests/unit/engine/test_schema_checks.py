@@ -41,6 +41,13 @@ async def test_a_slow_schema_is_aborted_and_the_next_one_checked(checks):
     await checks.check("a", FINE)
 
 
+async def test_a_schema_needs_less_stack_than_a_thread_has(checks):
+    rules = [f"r{number}: r{number + 1}" for number in range(1000)]
+    with pytest.raises(UnusableSchemaError, match="nested too deeply"):
+        await checks.check("a", "\n".join(["start: r0", *rules, 'r1000: "a"']), "grammar")
+    await checks.check("a", "\n".join(["start: r900", *rules[900:], 'r1000: "a"']), "grammar")
+
+
 async def test_a_crashing_child_fails_only_its_schema(checks, monkeypatch):
     await checks.check("a", FINE)
     os.kill(checks._process.pid, signal.SIGSEGV)

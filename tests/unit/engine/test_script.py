@@ -9,6 +9,8 @@ from fairserve.engine.torch.builtin_model import CALL_ID, DEMO_MODEL_NAME, ensur
 from fairserve.engine.torch.openai.fields import RequestError
 from fairserve.engine.torch.openai.request import parse
 from fairserve.engine.torch.prompt import PromptEncoder
+from fairserve.engine.torch.response_formats import ResponseFormats
+from fairserve.engine.torch.scripted.answers import ScriptedAnswers
 from fairserve.engine.torch.scripted.script import scripted_answer
 from fairserve.engine.torch.scripted.scripted_output import ScriptedOutput
 from fairserve.platform.fleet.prompts.reader import load_counter
@@ -153,6 +155,17 @@ def test_prompts_with_tools_are_those_that_the_platform_counts():
     assert 0 < there.system_tokens < len(here)
     text = read_tokenizer(folder).backend.decode(here.tolist(), skip_special_tokens=False)
     assert '<|tool|>get_weather{"city": "Zürich", "days": [1, 2.5]}<|end|>' in text
+
+
+async def test_tokens_of_the_script_end_it_only_without_min_tokens():
+    answers = ScriptedAnswers(262, {256}, ResponseFormats(None, 262, {256}))
+    first = answer().body[0]
+    for more in [{"stop_token_ids": [first]}, {"stop_token_ids": [256], "min_tokens": 3}]:
+        output, _ = await answers.output(request(**more), 20)
+        assert tokens_of(output.start().allowed([])) == [first]
+    with pytest.raises(RequestError, match="cannot honour stop_token_ids") as caught:
+        await answers.output(request(stop_token_ids=[first], min_tokens=3), 20)
+    assert caught.value.param == "stop_token_ids"
 
 
 class Digits:
