@@ -151,6 +151,27 @@ async def test_a_call_without_a_user_joins_the_run_of_one(members):
     assert [each.owner[2] for each in speaker.cell.calls] == ["ann"] * 3
 
 
+async def test_an_event_after_the_end_of_a_log_is_kept_in_the_next_epoch(members, monkeypatch):
+    control, api = await one_worker(members)
+    await api.order.applied(api.submitted("parent"))
+    epoch = control.order.epoch
+    with monkeypatch.context() as patch:
+        patch.setattr(control.speaker, "_hand_over", turn)  # it takes a while
+        await control.log.seal(control.speaker._token, epoch)
+        api.order.put(release("parent"))
+        kept = asyncio.create_task(api.order.kept())
+        await until(lambda: api.order.shared_cell.sealed)
+        last = members.redis.xlen(f"{PREFIX}:log:{epoch}")
+        await until(lambda: members.redis.xlen(f"{PREFIX}:log:{epoch}") > last + 2)
+        assert not kept.done()
+    await kept
+    await control.order.applied(control.submitted("child"))
+    assert ended(control, "parent")
+    assert control.order.epoch > epoch
+    # What a process writes that has not seen the next epoch yet is as late.
+    assert await api.log.append(epoch, b"") == "closed"
+
+
 async def test_each_call_counts_once_whatever_fails_in_an_upgrade(members):
     control, old = await members.with_workers()
     await members.add(speaks=True)  # it may not decide again

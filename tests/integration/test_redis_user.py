@@ -82,7 +82,7 @@ async def use_log(log):
     first, state = PresentEpoch(1, 1, {}), state_bytes({"last": str(FIRST)})
     assert await log.begin("p", LEASE_MS, first, FIRST, state, 0)
     assert await log.base() == first
-    assert await log.append(1, b"batch")
+    assert await log.append(1, b"batch") == "written"
     assert await log.say("p", LEASE_MS, 1, b"tick")
     assert await log.write("p", 1, "a", b"answers")
     await log.announce(2, LEASE_MS)

@@ -80,6 +80,8 @@ LOOKED_FOR_S = 1.0
 
 Without this wait the next call of a run, at another process, could be in the log before the end of its
 parent. It is as long as a restart of Redis, and short beside an answer."""
+CLOSED_S = 10.0
+"""The same while a newer version takes the cell over: new calls wait for it, too."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 0.25
 """Pauses between attempts: the last one is shorter than an election, which no process may miss."""
 
@@ -291,11 +293,11 @@ class LogOrder:
         self._attached.clear()
         self._look()
 
-    def _look(self) -> None:
+    def _look(self, most_s: float = LOOKED_FOR_S) -> None:
         """Let complete answers wait until the log is found, but not for long."""
         if self._looking is None and not self._away:
             loop = asyncio.get_running_loop()
-            self._looking = loop.call_later(LOOKED_FOR_S, self._end_waits)
+            self._looking = loop.call_later(most_s, self._end_waits)
 
     def _found(self) -> None:
         """Let complete answers wait for the log again, unless it cannot be written."""
@@ -328,8 +330,7 @@ class LogOrder:
             await self._attached.wait()
             self._wake.clear()
             try:
-                await self._write_all()
-                failures, self._rejected = 0, False
+                failures, self._rejected = 0, not await self._write_all()
                 self._found()
             except LOST as error:
                 failures, self._rejected = failures + 1, True
@@ -339,19 +340,25 @@ class LogOrder:
                 await asyncio.sleep(backoff.pause_s(failures))
                 self._wake.set()
 
-    async def _write_all(self) -> None:
+    async def _write_all(self) -> bool:
+        """Write all batches; return whether the log accepts them."""
         while (due := self._outbox.to_write()) is not None:
             number, batch = due
             attachment, follows = self._attachment, self._answered is not None
             data = batch_bytes(EventBatch(self.process, number, batch.events, follows))
-            there = await self.log.append(self.epoch, data)
+            appended = await self.log.append(self.epoch, data)
             if attachment != self._attachment:
                 continue  # the log is another now, or may have lost batches
-            if not there:
-                self._detach()  # the reader looks for the present epoch
-                self._wake.set()
-                return
-            self._outbox.wrote(number)
+            if appended == "written":
+                self._outbox.wrote(number)
+                continue
+            if appended == "closed":  # the reader finds the next epoch, which gets the batch
+                self._look(CLOSED_S)
+                return False
+            self._detach()  # the reader looks for the present epoch
+            self._wake.set()
+            return True
+        return True
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ CONNECT_S = 1.0
 CANCELLED_S = 0.1
 """Seconds after which a task that has not ended is cancelled again."""
 Where = Literal["there", "trimmed", "lost"]
+Appended = Literal["written", "closed", "lost"]
+"""A log is closed when a newer version takes the cell over, and when another epoch has begun."""
 ENTRIES_AT_ONCE = 200
 """Entries that are read and applied before other work of the event loop: a few tens of ms."""
 _SAY = """
@@ -58,9 +60,19 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return there
 """
 """A server without memory rejects a script only at its first write: the tick is first."""
+_APPEND = """
+if redis.call('EXISTS', KEYS[2]) == 1 then return 'closed' end
+return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', 'b', ARGV[1]) and 'written' or 'lost'
+"""
 _WRITE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] or redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
 redis.call('XADD', KEYS[2], '*', ARGV[2], ARGV[3])
+return 1
+"""
+_SEAL = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] or redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+redis.call('XADD', KEYS[2], '*', 's', '')
+redis.call('SET', KEYS[3], '', 'EX', 3600)
 return 1
 """
 _STORE = """
@@ -91,12 +103,14 @@ if former > tonumber(ARGV[7]) then return 0 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local ended = {[ARGV[7]] = true, [string.format('%.0f', former)] = true}
 for epoch, _ in pairs(ended) do
-  local log, snapshot = string.gsub(KEYS[3], '%d+$', epoch), string.gsub(KEYS[4], '%d+$', epoch)
+  local function of(key) return (string.gsub(key, '%d+$', epoch)) end
+  local log, snapshot = of(KEYS[3]), of(KEYS[4])
+  redis.call('SET', of(KEYS[6]), '', 'EX', 60)
   if redis.call('EXISTS', log) == 1 then redis.call('XADD', log, '*', 'e', ARGV[3]) end
   redis.call('EXPIRE', log, 60)
   redis.call('DEL', snapshot)
 end
-redis.call('DEL', KEYS[3])
+redis.call('DEL', KEYS[3], KEYS[6])
 redis.call('XADD', KEYS[3], ARGV[4], 'e', ARGV[3])
 redis.call('SET', KEYS[4], ARGV[5])
 redis.call('SET', KEYS[2], ARGV[6])
@@ -159,10 +173,11 @@ class RedisLog:
         data = await self._reading.get(self._key("base"))
         return None if data is None else msgspec.json.decode(data, type=PresentEpoch)
 
-    async def append(self, epoch: int, data: bytes) -> bool:
-        """Append a batch; return false if the log of this epoch does not exist."""
-        key = self._key("log", epoch)
-        return await self._commands.xadd(key, {"b": data}, nomkstream=True) is not None
+    async def append(self, epoch: int, data: bytes) -> Appended:
+        """Append a batch, unless nothing counts after the present end of the log."""
+        keys = self._key("log", epoch), self._key("closed", epoch)
+        found: Appended = (await self._commands.eval(_APPEND, 2, *keys, data)).decode()
+        return found
 
     async def read(self, epoch: int, after: EntryId, block_ms: int) -> list[LogEntry]:
         """Return the entries after one; waits for the first for up to ``block_ms``."""
@@ -218,6 +233,11 @@ class RedisLog:
         keys = self._key("speaker"), self._key("log", epoch)
         return bool(await self._commands.eval(_WRITE, 2, *keys, token, kind, data) == 1)
 
+    async def seal(self, token: str, epoch: int) -> None:
+        """Let nothing count after this moment, unless another process has the lease."""
+        keys = self._key("speaker"), self._key("log", epoch), self._key("closed", epoch)
+        await self._commands.eval(_SEAL, len(keys), *keys, token)
+
     async def leave(self, token: str) -> None:
         """Let another process become the speaker at once."""
         await self._commands.eval(_LEAVE, 1, self._key("speaker"), token)
@@ -247,6 +267,7 @@ class RedisLog:
             self._key("log", base.epoch),
             self._key("snapshot", base.epoch),
             self._key("cut"),
+            self._key("closed", base.epoch),
         )
         values = (
             token,

@@ -168,7 +168,7 @@ class Speaker:
         elif order.shared_cell.sealed is not None:
             await self._hand_over()
         elif await self._log.has_successor(order.version):
-            await self._log.write(self._token, order.epoch, "s", b"")
+            await self._log.seal(self._token, order.epoch)
         else:
             if len(self._book):
                 self._book.write_again()
