@@ -11,13 +11,18 @@ at the fork: it logs, imports and opens nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
+logger = logging.getLogger(__name__)
+
 PART_BYTES = 1 << 20
+FAILED = 1
+"""Exit code of a copy that writes an error."""
 LESS_URGENT = 10
 """Added to the niceness of a copy: the process that answers calls comes first."""
 
@@ -26,18 +31,20 @@ class ForkedResult:
     """The bytes that a copy of this process computes. Belongs to the running event loop."""
 
     def __init__(self, compute: Callable[[], bytes]) -> None:
-        """Fork at once. Raises OSError if the machine has no room for another process."""
+        """Fork at once; compute here if the machine has no room for another process."""
+        self._parts: list[bytes] = []
+        self._status: int | None = None
         self._loop = asyncio.get_running_loop()
         self._source, target = os.pipe()
         try:
             self._pid = _fork(compute, target)
-        except OSError:
+        except OSError as error:
             os.close(self._source)
-            raise
+            logger.warning("this process waits for what a copy would compute: %s", error)
+            self._parts, self._status = [compute()], 0
+            return
         finally:
             os.close(target)
-        self._parts: list[bytes] = []
-        self._status: int | None = None
         os.set_blocking(self._source, False)
         self._loop.add_reader(self._source, self._read)
 
@@ -50,7 +57,8 @@ class ForkedResult:
         """Return what it computed, once it is done. Raises ChildProcessError if it failed."""
         data = b"".join(self._parts)
         if self._status:
-            reason = data.decode("utf-8", "replace") or f"wait status {self._status}"
+            code = os.waitstatus_to_exitcode(self._status)
+            reason = data.decode() if code == FAILED else f"exit code {code}"
             raise ChildProcessError(f"a copy of this process failed: {reason}")
         return data
 
@@ -87,7 +95,7 @@ def _fork(compute: Callable[[], bytes], target: int) -> int:
 
 def _compute(compute: Callable[[], bytes], target: int) -> NoReturn:
     """Write the result or the error, and end without the steps by which a process ends itself."""
-    status = 1
+    status = FAILED
     try:
         # Sockets and locked files end with the process that uses them, not with its copy.
         os.closerange(3, target)
@@ -105,4 +113,4 @@ def _result(compute: Callable[[], bytes]) -> tuple[bytes, int]:
     try:
         return compute(), 0
     except Exception as error:
-        return f"{type(error).__name__}: {error}".encode(), 1
+        return f"{type(error).__name__}: {error}".encode(), FAILED

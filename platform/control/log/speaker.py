@@ -206,29 +206,20 @@ class Speaker:
         if self._state is None and due and not len(self._book):
             if order.speaks and not await self._has_waited(last):
                 return
-            try:
-                self._state = order.replaced, order.shared_cell.last, ForkedResult(self._state_of)
-            except OSError as error:
-                self._not_taken(error)
+            self._state = order.replaced, order.shared_cell.last, ForkedResult(self._state_of)
         if self._state is None:
             return
         replaced, last, made = self._state
         if made.done and self._stored() >= last:
-            self._state = None
+            self._state, self._stored_s = None, time.monotonic()
             try:
                 state = made.result()
             except ChildProcessError as error:
-                self._not_taken(error)
+                logger.warning("no state is stored for %g s more: %s", SNAPSHOT_S, error)
                 return
-            self._stored_s = time.monotonic()
             # Else it may be of a copy that differed, or of another epoch.
             if replaced == order.replaced:
                 await self._log.store_snapshot(order.epoch, state, last, kept_s=SNAPSHOT_S / 2)
-
-    def _not_taken(self, error: OSError) -> None:
-        """Wait as if a state had been stored: the log grows by what follows."""
-        self._stored_s = time.monotonic()
-        logger.warning("no state of the cell is stored, until %g s from now: %s", SNAPSHOT_S, error)
 
     def _drop_state(self) -> None:
         """Forget a state that is not stored yet."""
