@@ -52,23 +52,11 @@ def read_yaml(path: Path, content: bytes | None = None) -> YamlFile:
                 content = file.read(MAX_BYTES + 1)
         except OSError as error:
             raise YamlFileError(f"{path}: {error.strerror or error}") from error
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # YAML has no types
-        """Names the line of a value that its type does not have, such as the 31st of June."""
-
-        def construct_object(self, node: Node, deep: bool = False) -> Any:
-            try:
-                return super().construct_object(node, deep)
-            except (ValueError, KeyError) as error:
-                raise yaml.MarkedYAMLError(
-                    problem=str(error), problem_mark=node.start_mark
-                ) from error
-
     if len(content) > MAX_BYTES:
         raise YamlFileError(f"{path}: it is larger than {MAX_BYTES} bytes")
     lines: dict[Place, int] = {}
     try:
-        loader = Loader(content)
+        loader = _loader(content)
         node = loader.get_single_node()
         if node is None:
             return YamlFile(path, None, lines)
@@ -86,6 +74,22 @@ def read_yaml(path: Path, content: bytes | None = None) -> YamlFile:
         raise YamlFileError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise YamlFileError(f"{path}: it is nested too deeply") from error
+
+
+def _loader(content: bytes) -> Any:
+    """Return a loader that names the line of a value which its type lacks, as the 31st of June."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # YAML has no types
+        def construct_object(self, node: Node, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep)
+            except (ValueError, KeyError) as error:
+                raise yaml.MarkedYAMLError(
+                    problem=str(error), problem_mark=node.start_mark
+                ) from error
+
+    return Loader(content)
 
 
 def _lines(node: Node, place: Place) -> Iterator[tuple[Place, int]]:

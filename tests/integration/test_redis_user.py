@@ -84,7 +84,7 @@ async def use_log(log):
     assert await log.base() == first
     assert await log.append(1, b"batch") == "written"
     assert await log.say("p", LEASE_MS, 1, b"tick")
-    assert await log.write("p", 1, "a", b"answers")
+    assert await log.answer("p", 1, b"answers")
     await log.announce(2, LEASE_MS)
     assert await log.has_successor(1)
     entries = await log.read(1, FIRST, 1)

@@ -277,9 +277,9 @@ class LogOrder:
             self._answered.end_waits(error)
 
     async def kept(self) -> None:
-        """Wait until the events so far are in Redis, or it has not answered for ``LOOKED_FOR_S``.
+        """Wait until the events so far are in the log, but not for long while it is looked for.
 
-        Until it does they are in this process, which writes them then. What another process puts after
+        Until they are, this process has them, and writes them later. What another process puts after
         this returned is later in the log, so a call that a client sends after its parent's answer
         follows the parent.
 
@@ -341,7 +341,7 @@ class LogOrder:
                 self._wake.set()
 
     async def _write_all(self) -> bool:
-        """Write all batches; return whether the log accepts them."""
+        """Write all batches; return whether the log has accepted them."""
         while (due := self._outbox.to_write()) is not None:
             number, batch = due
             attachment, follows = self._attachment, self._answered is not None
@@ -354,10 +354,10 @@ class LogOrder:
                 continue
             if appended == "closed":  # the reader finds the next epoch, which gets the batch
                 self._look(CLOSED_S)
-                return False
-            self._detach()  # the reader looks for the present epoch
-            self._wake.set()
-            return True
+            else:
+                self._detach()  # the reader looks for the present epoch
+                self._wake.set()
+            return False
         return True
 
     # --- reading ----------------------------------------------------------------------------------

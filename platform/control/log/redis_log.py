@@ -64,9 +64,9 @@ _APPEND = """
 if redis.call('EXISTS', KEYS[2]) == 1 then return 'closed' end
 return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', 'b', ARGV[1]) and 'written' or 'lost'
 """
-_WRITE = """
+_ANSWER = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] or redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
-redis.call('XADD', KEYS[2], '*', ARGV[2], ARGV[3])
+redis.call('XADD', KEYS[2], '*', 'a', ARGV[2])
 return 1
 """
 _SEAL = """
@@ -228,10 +228,10 @@ class RedisLog:
         """Return whether a version newer than this one waits to take the cell over."""
         return int(await self._commands.get(self._key("successor")) or 0) > version
 
-    async def write(self, token: str, epoch: int, kind: str, data: bytes) -> bool:
-        """Append an entry of the speaker; return false if another process has the lease."""
+    async def answer(self, token: str, epoch: int, data: bytes) -> bool:
+        """Append answers of the speaker; return false if another process has the lease."""
         keys = self._key("speaker"), self._key("log", epoch)
-        return bool(await self._commands.eval(_WRITE, 2, *keys, token, kind, data) == 1)
+        return bool(await self._commands.eval(_ANSWER, 2, *keys, token, data) == 1)
 
     async def seal(self, token: str, epoch: int) -> None:
         """Let nothing count after this moment, unless another process has the lease."""

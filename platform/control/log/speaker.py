@@ -124,7 +124,7 @@ class Speaker:
         try:
             while answers := self._book.next():
                 data = answer_bytes(answers)
-                if not await self._log.write(self._token, self._order.epoch, "a", data):
+                if not await self._log.answer(self._token, self._order.epoch, data):
                     return False
         except LOST:
             return False
