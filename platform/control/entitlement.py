@@ -1,6 +1,6 @@
 """Service that clients are entitled to beside one another, as the system in force counts it.
 
-A client's share of all follows its tenant's levels (:func:`entitled_shares`). Control measures service
+A client's share of all follows its tenant's levels (:class:`EntitledShares`). Control measures service
 in tokens (:class:`Linear`), WSC in typical calls: there a share is multiplied by what a typical call of
 the client's app uses, the mean over the stages of its profile. What clients were served over this number
 can be compared.
@@ -15,7 +15,7 @@ from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.platform.control.messages import Client, Entitlements
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.fairness.cost import Linear
-from fairserve.scheduling.fairness.level_weights import entitled_shares
+from fairserve.scheduling.fairness.level_weights import EntitledShares
 from fairserve.scheduling.feeders.wsc_options import WscOptions
 
 _SERVICE = Linear()
@@ -28,7 +28,7 @@ def entitlements(dispatcher: Dispatcher, clients: Collection[Client]) -> Entitle
     """
     weights = {client: dispatcher.directory.weights(*client) for client in clients}
     return Entitlements(
-        entitled_shares(weights, dispatcher.levels),
+        EntitledShares(weights, dispatcher.levels),
         _typical_service(dispatcher, {app for _, app, _ in clients}),
     )
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from fairserve.interactions.call import Call, ServiceTier, TokenUsage
 from fairserve.interactions.tracking.run import RunState
 from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.fairness.level_weights import EntitledShares
 from fairserve.throttling.base import Decision
 
 Client = tuple[str, str, str]
@@ -379,15 +380,15 @@ class LevelView:
 class Entitlements(NamedTuple):
     """Entitlements of clients among each other."""
 
-    shares: Mapping[Client, float]
-    """Share of each client in the service of all of them."""
+    shares: EntitledShares
     typical_service: Mapping[str, float]
     """Tokens of a typical call by app, where the system in force counts typical calls; else 1."""
 
     def service(self) -> dict[Client, float]:
         """Return the service that each client is entitled to, in one unit for all."""
         return {
-            client: share * self.typical_service[client[1]] for client, share in self.shares.items()
+            client: share * self.typical_service[client[1]]
+            for client, share in self.shares.among().items()
         }
 
 

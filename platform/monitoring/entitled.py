@@ -39,7 +39,8 @@ def shares_by_demand(
     services: Mapping[Client, float], waiting: Collection[Client], entitled_among: EntitledAmong
 ) -> DemandShares:
     """Return the shares of the clients of ``services``; ``waiting`` are those with queued calls."""
-    among, typical = entitled_among(services)
+    shares, typical = entitled_among(services)
+    among = shares.among()
     counted = {owner: service / typical[owner[1]] for owner, service in services.items()}
     total = sum(counted.values())
     if total <= 0.0:
@@ -62,5 +63,5 @@ def shares_by_demand(
         entitled |= {owner: received[owner] for owner in met}
         left = max(0.0, left - sum(received[owner] for owner in met))
         rest -= met
-        among = entitled_among(rest).shares
+        among = shares.among(rest)
     return DemandShares(received, {**entitled, **{owner: left * among[owner] for owner in rest}})

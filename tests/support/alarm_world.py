@@ -21,6 +21,7 @@ from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.messages import Entitlements
 from fairserve.platform.monitoring.activity import BUCKET_S, Activity
 from fairserve.platform.monitoring.app_calls import AppCalls
+from fairserve.scheduling.fairness.level_weights import EntitledShares
 
 SERVICE_S = 0.2
 """Seconds of one slot for one call."""
@@ -29,10 +30,8 @@ TOKENS = 100
 
 def equal_shares(clients):
     """Every client is entitled to the same."""
-    clients = list(clients)
-    return Entitlements(
-        {client: 1 / len(clients) for client in clients}, {app: 1.0 for _, app, _ in clients}
-    )
+    shares = EntitledShares(dict.fromkeys(clients, (1.0, 1.0, 1.0)), lambda tenant: "user")
+    return Entitlements(shares, {app: 1.0 for _, app, _ in clients})
 
 
 class AlarmWorld:

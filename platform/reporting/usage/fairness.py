@@ -1,7 +1,7 @@
 """Fairness of the service: received shares compared with entitled shares.
 
 For tenants, apps or users, compares the share of the service with the entitled share
-(:func:`~fairserve.scheduling.fairness.level_weights.entitled_shares`, used by the console and by WSC),
+(:class:`~fairserve.scheduling.fairness.level_weights.EntitledShares`, which the console uses, too),
 and computes Jain's index (Jain, Chiu and Hawe, 1984) of x = service / entitled share, which is
 (sum x)^2 / (n sum x^2): 1 if all received their entitled share, 1/n if one received everything.
 
@@ -36,7 +36,7 @@ from fairserve.platform.reporting.usage.selection import Selection
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 from fairserve.platform.tenancy.system.in_force import load_system
 from fairserve.scheduling.fairness.cost import SliceWeights
-from fairserve.scheduling.fairness.level_weights import Owner, Weights, entitled_shares
+from fairserve.scheduling.fairness.level_weights import EntitledShares, Owner, Weights
 from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.metrics import jain_index
 
@@ -158,7 +158,7 @@ def _division(
         if not total:
             continue
         weights = {owner: known.weights(owner) for owner in owners}
-        entitled = entitled_shares(weights, known.levels)
+        entitled = EntitledShares(weights, known.levels).among()
         got_by: dict[Key, float] = defaultdict(float)
         entitled_by: dict[Key, float] = defaultdict(float)
         for owner, service in owners.items():

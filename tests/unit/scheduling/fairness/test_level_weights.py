@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairserve.scheduling.fairness.level_weights import entitled_shares
+from fairserve.scheduling.fairness.level_weights import EntitledShares
 
 PLAIN = (1.0, 1.0, 1.0)
 OWNERS = {
@@ -11,6 +11,10 @@ OWNERS = {
     ("plain", "app", "u"): PLAIN,
     ("rich", "app2", "u"): (2.0, 1.0, 1.0),
 }
+
+
+def entitled_shares(weights, levels):
+    return EntitledShares(weights, levels).among()
 
 
 @pytest.mark.parametrize(
@@ -57,3 +61,15 @@ def test_each_tenant_divides_its_share_by_its_own_levels(others, parts):
     both = entitled_shares(OWNERS | crowd, lambda tenant: own.get(tenant, others))
     expected = 1 / 12 if others == "user" else 1 / 40
     assert both["other", "app", "u0"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("levels", ["user", "tenant > user", "tenant > app > user"])
+def test_those_who_stay_divide_all_as_if_there_were_no_others(levels):
+    """The app with a user's largest weight leaves, then the tenant with the largest."""
+    owners = OWNERS | {("t", "heavy", "big"): (1.0, 5.0, 9.0), ("t", "mail", "big"): PLAIN}
+    every = EntitledShares(owners, lambda tenant: levels)
+    for gone in ("heavy", "app2"):
+        owners = {owner: weights for owner, weights in owners.items() if owner[1] != gone}
+        alone = EntitledShares(owners, lambda tenant: levels).among()
+        assert every.among(owners) == pytest.approx(alone)
+        assert sum(alone.values()) == pytest.approx(1.0)
