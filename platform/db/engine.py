@@ -22,8 +22,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
+from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -42,6 +42,8 @@ _KEEPALIVE = {
 }
 """Parameters of libpq, the last in ms: a dead connection to PostgreSQL fails within 25 s."""
 READ_ONLY = "fairserve_read_only"
+READ_ONLY_STATE = "25006"
+"""PostgreSQL's SQLSTATE of a statement that would write in a transaction that may only read."""
 
 SessionFactory = sessionmaker[Session]
 
@@ -95,7 +97,7 @@ def connect(
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     try:
-        return create_engine(
+        engine = create_engine(
             parsed,
             pool_size=pool_size,
             pool_pre_ping=True,
@@ -108,6 +110,8 @@ def connect(
         )
     except ModuleNotFoundError:
         raise ValueError("PostgreSQL needs: pip install 'fairserve[postgres]'") from None
+    event.listen(engine, "handle_error", _leave_standby)
+    return engine
 
 
 def database_files(path: Path) -> Iterator[Path]:
@@ -179,6 +183,17 @@ def read_only(session: Session) -> Session:
     """Make the transactions of a session read-only; call it before any statement of the session."""
     session.bind = session.get_bind().execution_options(**{READ_ONLY: True})
     return session
+
+
+def _leave_standby(context: ExceptionContext) -> OperationalError | None:
+    """End the connections to a server that has become a standby: a new one may find the primary."""
+    original = context.original_exception
+    if getattr(original, "sqlstate", None) != READ_ONLY_STATE:
+        return None
+    context.is_disconnect = True
+    return OperationalError(
+        context.statement, None, original, hide_parameters=True, connection_invalidated=True
+    )
 
 
 def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:

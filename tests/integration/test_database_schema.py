@@ -15,7 +15,7 @@ from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import CheckConstraint, String, inspect, select, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import IntegrityError, StatementError
+from sqlalchemy.exc import IntegrityError, OperationalError, StatementError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from fairserve.platform.db import engine as engines
@@ -216,6 +216,20 @@ def test_copying_a_table_keeps_the_rows_that_reference_it(engine, sessions, monk
     with sessions() as session:
         assert session.scalars(select(EndUser.external_id)).all() == ["u"]
         assert session.get(Tenant, "tn_1").name == "a"
+
+
+def test_connections_to_a_server_that_became_a_standby_are_replaced(postgres_url):
+    engine = engines.connect(postgres_url, pool_size=2)
+    with engine.begin() as connection, engine.begin() as idle:
+        connection.execute(text("CREATE TABLE written (value INTEGER)"))
+        for each in (connection, idle):
+            each.execute(text("SET default_transaction_read_only = on"))
+    with pytest.raises(OperationalError), engine.begin() as connection:
+        connection.execute(text("INSERT INTO written VALUES (1)"))
+    for _ in range(2):
+        with engine.begin() as connection:
+            connection.execute(text("INSERT INTO written VALUES (1)"))
+    engine.dispose()
 
 
 @databases.ON_BOTH
