@@ -217,7 +217,28 @@ def test_a_response_after_the_lease_changes_nothing(world, one):
     assert endpoint.failures == 0
 
 
-def test_stopping_releases_deliveries_in_progress(world, one):
+def test_a_delivery_that_ends_soon_is_not_repeated_after_a_stop(world, one, monkeypatch):
+    """As after a slice of a Celery worker, which stops while further deliveries are due."""
+    monkeypatch.setattr(delivery, "ENDING_S", 60.0)
+    world.write(runs=[world.run()])
+    world.receiver.hold.clear()
+    stopped = threading.Event()
+
+    def stopping():
+        if world.receiver.received:
+            stopped.set()
+        return stopped.is_set()
+
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(world.deliver, stopping=stopping)
+        assert stopped.wait(60)
+        world.receiver.hold.set()
+        assert working.result(60) == 1
+    assert world.states() == ["delivered"]
+
+
+def test_stopping_releases_deliveries_in_progress(world, one, monkeypatch):
+    monkeypatch.setattr(delivery, "ENDING_S", 0.1)
     world.write(runs=[world.run()])
     world.receiver.hold.clear()
     stopping = threading.Event()

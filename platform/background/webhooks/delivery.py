@@ -41,6 +41,8 @@ TENANT_SHARE = 1 / 2
 """Share of slots, and of threads for DNS lookups, that a tenant may have of what others leave."""
 NAME_THREADS = 4 * SLOTS
 """Threads for DNS lookups. A lookup cannot be cancelled: a slow one occupies its thread."""
+ENDING_S = 2.0
+"""Seconds that deliveries in progress have to end by themselves at a stop: an aborted one is repeated."""
 POLL_INTERVAL_S = 0.2
 """Seconds between checks for due deliveries and for a stop."""
 
@@ -57,8 +59,9 @@ def deliver_due(
 ) -> int:
     """Send all due deliveries, and return the number of attempts.
 
-    When ``stopping`` returns True, releases the deliveries in progress and returns. Raises
-    SQLAlchemyError if the database fails; claimed deliveries are due again when their leases expire.
+    When ``stopping`` returns True, claims no more, releases those that do not end within ``ENDING_S``
+    and returns. Raises SQLAlchemyError if the database fails; claimed deliveries are due again when
+    their leases expire.
     Must not be called in a thread with a running event loop.
     """
     if not any_due(sessions, now()):
@@ -105,6 +108,8 @@ class _Deliverer:
                 if not self._running:
                     break
                 await self._some()
+            if self._running:
+                await asyncio.wait(self._running, timeout=ENDING_S)
         finally:
             await self._release()
             self._names.close()
