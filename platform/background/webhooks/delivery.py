@@ -42,7 +42,7 @@ TENANT_SHARE = 1 / 2
 NAME_THREADS = 4 * SLOTS
 """Threads for DNS lookups. A lookup cannot be cancelled: a slow one occupies its thread."""
 ENDING_S = 2.0
-"""Seconds that deliveries in progress have to end by themselves at a stop: an aborted one is repeated."""
+"""Seconds that deliveries in progress have to end at a stop: an aborted one is repeated."""
 POLL_INTERVAL_S = 0.2
 """Seconds between checks for due deliveries and for a stop."""
 
