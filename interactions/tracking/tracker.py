@@ -357,8 +357,7 @@ class Tracker:
         """Return the ids of the parents of an accepted call."""
         if call.parents is not None:
             return call.parents
-        run = self._runs[call.interaction_id]
-        return tuple(map(run.name, attachment.parents))
+        return self._runs[call.interaction_id].names(attachment.parents)
 
     def reject(self, call: Call, now_s: float) -> bool:
         """Record a rejected call; return whether its run was active."""
