@@ -163,6 +163,11 @@ class Dispatcher:
         """Return a call in progress. Raises KeyError for another id."""
         return self._live[call_id].call
 
+    def is_at_worker(self, call_id: str) -> bool:
+        """Return whether a call in progress is dispatched to a worker that has not left since."""
+        live = self._live[call_id]
+        return live.worker_id is not None and self.pools[live.call.pool].worker_of(live) is not None
+
     def block_keys(self, call: Call) -> BlockKeys:
         """Return the block keys of the prompt of a call in progress."""
         return self.pools[call.pool].locality.keys(call.call_id)
