@@ -9,12 +9,13 @@ and arrival (with ``infer``; otherwise it is a root):
 - Otherwise it follows all ended calls; calls that overlap are parallel.
 
 Runs are numerous, so their state is compact: each call costs its id, an integer each for its stage
-and its parents, and twelve bytes per key of its answer. Attaching is O(parents); continuing a
-conversation adds a scan of the run's keys in C, for each of a few keys or else once for all, and of the
-calls since (at most ``SINCE_CALLS``).
+and its parents, and twelve bytes per key of its answer, at most ``MOST_KEYS`` in all. Attaching is
+O(parents); continuing a conversation adds a scan of the run's keys in C, for each of a few keys or else
+once for all, and of the calls since (at most ``SINCE_CALLS``).
 
 Weakness: two conversations of one run that differ only in time seem to follow each other; a call
-with more than ``MOST_PARENTS`` inferred parents keeps only the latest.
+with more than ``MOST_PARENTS`` inferred parents keeps only the latest; a call whose keys are over
+``MOST_KEYS`` is continued by time only.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _STAGE = _LIVE - 1
 _KEY = Struct("<QI")
 SINCE_CALLS = 256
 """Maximum number of calls after the continued one that are searched for further parents."""
+MOST_KEYS = 20_000
+"""Maximum number of keys of a run, those of its latest calls: two for each of the most calls."""
 SEARCHED_KEYS = 8
 """Number of keys of a call that are searched for one by one: most calls continue the last answer."""
 
@@ -304,6 +307,7 @@ class Run:
             self.deepest = number
         for key in continuation_keys:
             self._keys += _KEY.pack(key, number)
+        del self._keys[: max(0, len(self._keys) - MOST_KEYS * _KEY.size)]
 
     def withdraw(self, call_id: str) -> None:
         """Remove a live call if it was accepted last; else end it and free its id. Raises KeyError.

@@ -8,6 +8,7 @@ from counted_lines import lines_of
 from virtual_cluster import make_call
 
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE as PROFILE
+from fairserve.interactions.tracking import run
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.interactions.tracking.run import MOST_PARENTS, SINCE_CALLS
 from fairserve.interactions.tracking.tracker import Tracker
@@ -223,6 +224,19 @@ def test_a_conversation_of_any_length_is_placed_at_the_same_cost(role):
         call.answered_prompts = conversation.answered_prompts
         lines[number] = lines_of(partial(traffic.tracker.attach, call, PROFILE, 0.0))
     assert lines[500] == lines[20]
+
+
+def test_a_run_keeps_the_keys_of_its_latest_calls(monkeypatch):
+    """A call may have 128 answers, and each would be searched with each later call."""
+    monkeypatch.setattr(run, "MOST_KEYS", 4)
+    traffic = Traffic()
+    for name in "abc":
+        traffic.begin(name, user(name))
+    for name in "abc":
+        traffic.end(name, assistant_message(name, f"tool of {name}"))
+    for name, parents in (("a", set("abc")), ("b", {"b"}), ("c", {"c"})):
+        traffic.begin(f"after {name}", user("other"), result(f"tool of {name}"))
+        assert traffic.parents[f"after {name}"] == parents
 
 
 def test_an_old_conversation_can_be_continued(traffic):
