@@ -11,7 +11,8 @@ recently used is evicted first.
 
 A server may request a pause because of one call, such as one that is too large for the account
 there. So a pause applies to the calls of that call's tenant, and to all calls once two tenants got
-one.
+one. The scheduler does not know the calls of a paused tenant: else they would keep their turn and
+their credit, for which the others wait.
 
 Weakness: the order among the server's calls, and its evictions, are unknown. A call that fails
 after it was sent has been charged for its prompt.
@@ -43,11 +44,13 @@ class LocalQueue:
         self._tenant_pauses: dict[str, float] = {}
         """End of each tenant's pause."""
         self._tenants: dict[str, str] = {}
-        """Tenant of each waiting call."""
+        """Tenant of each waiting call, in the order of their arrival."""
+        self._apart: set[str] = set()
+        """Waiting calls that the scheduler does not know, because their tenant is paused."""
         self._scheduler = scheduler
         self._cache = BlockPrefixCache(cache_tokens, BLOCK_TOKENS)
         self._hasher = BlockHasher(seed, BLOCK_TOKENS)
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, LocalCall] = {}
         self._sent: set[str] = set()
 
     @property
@@ -62,15 +65,11 @@ class LocalQueue:
 
     def add(self, call: LocalCall, tenant: str = "", model: str = "") -> None:
         """Add a call of one of the server's models. Raises ValueError for an id that is in use."""
-        keys = self._hasher.keys(call.token_ids, adapter=model)
-        self._cache.register(call.call_id, keys)
-        try:
-            self._scheduler.add(call)
-        except ValueError:
-            if call.call_id not in self._waiting | self._sent:
-                self._cache.forget(call.call_id)
-            raise
-        self._waiting.add(call.call_id)
+        if call.call_id in self._apart:
+            raise ValueError(f"call {call.call_id!r} is already scheduled")
+        self._scheduler.add(call)
+        self._cache.register(call.call_id, self._hasher.keys(call.token_ids, adapter=model))
+        self._waiting[call.call_id] = call
         self._tenants[call.call_id] = tenant
 
     def send(self, now_s: float) -> list[str]:
@@ -78,22 +77,32 @@ class LocalQueue:
         turns: list[str] = []
         if now_s < self.resume_s or not self._waiting or len(self._sent) >= self.concurrency:
             return turns
+        if self._tenant_pauses or self._apart:
+            self._set_apart(now_s)
         self._scheduler.start_pass(self._cache)
         while len(self._sent) < self.concurrency:
             call = self._scheduler.peek()
             if call is None:
                 break
-            if self._tenant_pauses.get(self._tenants[call.call_id], -math.inf) > now_s:
-                self._scheduler.skip()
-                continue
             cached_tokens = self._cache.match(call)[0]
             self._scheduler.accept(cached_tokens)
             self._cache.store(call.call_id)
-            self._waiting.remove(call.call_id)
+            del self._waiting[call.call_id]
             del self._tenants[call.call_id]
             self._sent.add(call.call_id)
             turns.append(call.call_id)
         return turns
+
+    def _set_apart(self, now_s: float) -> None:
+        """Take the calls of paused tenants from the scheduler, and give it those of others again."""
+        for call_id, tenant in self._tenants.items():
+            paused = self._tenant_pauses.get(tenant, -math.inf) > now_s
+            if paused and call_id not in self._apart:
+                self._apart.add(call_id)
+                self._scheduler.finish(call_id)
+            elif not paused and call_id in self._apart:
+                self._apart.remove(call_id)
+                self._scheduler.add(self._waiting[call_id])
 
     def decoded(self, call_id: str, tokens: int) -> None:
         """Charge a sent call for this many more tokens."""
@@ -102,9 +111,12 @@ class LocalQueue:
 
     def end(self, call_id: str) -> None:
         """Remove a call, waiting or sent. Raises KeyError for an unknown one."""
-        self._scheduler.finish(call_id)
+        if call_id in self._apart:
+            self._apart.remove(call_id)
+        else:
+            self._scheduler.finish(call_id)
         self._cache.forget(call_id)
-        self._waiting.discard(call_id)
+        self._waiting.pop(call_id, None)
         self._tenants.pop(call_id, None)
         self._sent.discard(call_id)
 

@@ -9,17 +9,19 @@ and arrival (with ``infer``; otherwise it is a root):
 - Otherwise it follows all ended calls; calls that overlap are parallel.
 
 Runs are numerous, so their state is compact: each call costs its id, an integer each for its stage
-and its parents, and twelve bytes per key of its answer. Attaching is O(parents); continuing a
-conversation adds a scan of the run's keys in C and of the calls since (at most ``SINCE_CALLS``).
+and its parents, and twelve bytes per key of its answer, at most ``MOST_KEYS`` in all. Attaching is
+O(parents); continuing a conversation adds a scan of the run's keys in C, for each of a few keys or else
+once for all, and of the calls since (at most ``SINCE_CALLS``).
 
 Weakness: two conversations of one run that differ only in time seem to follow each other; a call
-with more than ``MOST_PARENTS`` inferred parents keeps only the latest.
+with more than ``MOST_PARENTS`` inferred parents keeps only the latest; a call whose keys are over
+``MOST_KEYS`` is continued by time only.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from struct import Struct
@@ -41,6 +43,10 @@ _STAGE = _LIVE - 1
 _KEY = Struct("<QI")
 SINCE_CALLS = 256
 """Maximum number of calls after the continued one that are searched for further parents."""
+MOST_KEYS = 20_000
+"""Maximum number of keys of a run, those of its latest calls: two for each of the most calls."""
+SEARCHED_KEYS = 8
+"""Number of keys of a call that are searched for one by one: most calls continue the last answer."""
 
 
 class RestoredCall(NamedTuple):
@@ -94,7 +100,7 @@ class Attachment(NamedTuple):
     immune: bool
     """True if the run is active and within its immunity budget: overload limits do not apply."""
     parents: tuple[int, ...] = ()
-    """Numbers of the parents within the run, given or inferred (:meth:`Run.name`)."""
+    """Numbers of the parents within the run, given or inferred (:meth:`Run.names`)."""
     calls: int = 0
     """Calls of the run that were accepted before this one."""
     tokens: int = 0
@@ -187,10 +193,11 @@ class Run:
     def _live_numbers(self) -> list[int]:
         return [number for number, entry in enumerate(self._calls) if entry & _LIVE]
 
-    def name(self, number: int) -> str:
-        """Return the id of a call. O(calls accepted after it)."""
-        since = len(self.numbers) - 1 - number
-        return next(islice(reversed(self.numbers), since, None))
+    def names(self, numbers: Sequence[int]) -> tuple[str, ...]:
+        """Return the ids of calls. O(calls accepted after the first of them)."""
+        calls = len(self.numbers)
+        latest = tuple(islice(reversed(self.numbers), calls - min(numbers, default=calls)))
+        return tuple([latest[calls - 1 - number] for number in numbers])
 
     def parents(self, number: int) -> array[int]:
         """Return the numbers of a call's parents."""
@@ -223,9 +230,9 @@ class Run:
             latest = set(islice(reversed(front), MOST_PARENTS - 1))
             return tuple(sorted(latest | {self.deepest}))
         found: dict[int, None] = {}
-        for number in continued:
+        for number in continued[-MOST_PARENTS:]:
             found.update(dict.fromkeys(self._latest_descendants(number)))
-        return tuple(found)
+        return tuple(found)[-MOST_PARENTS:]
 
     def _continued(self, call: Call) -> list[int]:
         """Return the continued call, or those whose tool results the call contains.
@@ -233,22 +240,23 @@ class Run:
         Of the call that its answer names and the one that its prompt names, the later one has the longer
         conversation.
         """
-        answered = self._latest_of(call.history)
-        asked = self._latest_of(call.answered_prompts)
-        latest = max((number for number in (answered, asked) if number is not None), default=None)
+        found = (
+            next(self._owners_of(keys), None) for keys in (call.history, call.answered_prompts)
+        )
+        latest = max((number for number in found if number is not None), default=None)
         if latest is not None:
             return [latest]
-        found: dict[int, None] = {}
-        for key in call.tool_results:
+        return list(dict.fromkeys(self._owners_of(call.tool_results)))
+
+    def _owners_of(self, keys: Sequence[int]) -> Iterator[int]:
+        """Yield the number of the latest call with each key that a call has."""
+        for key in keys[:SEARCHED_KEYS]:
             number = self._owner_of(key)
             if number is not None:
-                found[number] = None
-        return list(found)
-
-    def _latest_of(self, keys: Iterable[int]) -> int | None:
-        """Return the number of the call that has the first known key."""
-        owners = (self._owner_of(key) for key in keys)
-        return next((number for number in owners if number is not None), None)
+                yield number
+        if len(keys) > SEARCHED_KEYS:
+            owners = dict(_KEY.iter_unpack(self._keys))
+            yield from map(owners.__getitem__, filter(owners.__contains__, keys[SEARCHED_KEYS:]))
 
     def _owner_of(self, key: int) -> int | None:
         """Return the number of the latest call with this key."""
@@ -299,6 +307,7 @@ class Run:
             self.deepest = number
         for key in continuation_keys:
             self._keys += _KEY.pack(key, number)
+        del self._keys[: max(0, len(self._keys) - MOST_KEYS * _KEY.size)]
 
     def withdraw(self, call_id: str) -> None:
         """Remove a live call if it was accepted last; else end it and free its id. Raises KeyError.

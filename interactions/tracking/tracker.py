@@ -27,7 +27,6 @@ the workers bound the live calls.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,6 +45,7 @@ from fairserve.interactions.errors import (
     TrackerFullError,
     UnknownParentError,
 )
+from fairserve.interactions.lazy_heap import LazyHeap
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.conversation import last_answer
@@ -138,7 +138,8 @@ class Tracker:
         self._continuable: SharedTable[str, Run] = SharedTable(limits.continuable_runs)
         """Unnamed runs that ended with their call."""
         self._index = RunIndex(limits.index_entries)
-        self._expiry: list[tuple[float, str]] = []
+        self._expiry: LazyHeap[str] = LazyHeap()
+        """Live runs by their ``due_s``, then by id."""
 
     def __len__(self) -> int:
         """Return the number of live interactions."""
@@ -357,8 +358,7 @@ class Tracker:
         """Return the ids of the parents of an accepted call."""
         if call.parents is not None:
             return call.parents
-        run = self._runs[call.interaction_id]
-        return tuple(map(run.name, attachment.parents))
+        return self._runs[call.interaction_id].names(attachment.parents)
 
     def reject(self, call: Call, now_s: float) -> bool:
         """Record a rejected call; return whether its run was active."""
@@ -473,12 +473,11 @@ class Tracker:
         self._index.expire(self.find, now_s)
         due: list[tuple[float, str]] = []
         for _ in range(tick_share(len(self._expiry))):
-            if self._expiry[0][0] > now_s or len(due) == ENDED_AT_ONCE:
+            (checked_s, _), interaction_id = self._expiry.first()
+            if checked_s > now_s or len(due) == ENDED_AT_ONCE:
                 break
-            checked_s, interaction_id = heapq.heappop(self._expiry)
-            run = self._runs.get(interaction_id)
-            if run is None or run.due_s != checked_s:
-                continue  # the entry of a run that has ended, and may have been reopened
+            self._expiry.discard(interaction_id)
+            run = self._runs[interaction_id]
             run.due_s = None
             if run.live:
                 continue  # watched again when its last call ends
@@ -529,6 +528,7 @@ class Tracker:
     def _leave(self, run: Run) -> None:
         del self._runs[run.interaction_id]
         self._shares.leave(run.interaction_id)
+        self._expiry.discard(run.interaction_id)
 
     def _release(self, run: Run) -> None:
         """Make a run without live calls the last of its owner's that may be ended early."""
@@ -588,7 +588,7 @@ class Tracker:
     def _watch(self, run: Run, due_s: float) -> None:
         if run.due_s is None and not run.declared:
             run.due_s = due_s
-            heapq.heappush(self._expiry, (due_s, run.interaction_id))
+            self._expiry.set(run.interaction_id, (due_s, run.interaction_id))
 
     def _require_new(self, interaction_id: str) -> None:
         if interaction_id in self._runs:
@@ -636,8 +636,7 @@ class Tracker:
             run = Run.from_plain(plain, now_s)
             self._enter(run)
             if run.due_s is not None:
-                self._expiry.append((run.due_s, run.interaction_id))
-        heapq.heapify(self._expiry)
+                self._expiry.set(run.interaction_id, (run.due_s, run.interaction_id))
         for age, plain in state["dormant"]:
             run = Run.from_plain(plain, now_s)
             until_s, kept = time_of(age, now_s), len(run) > 0

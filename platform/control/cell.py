@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import astuple
@@ -229,14 +230,21 @@ class Cell:
         self._execute(commands)
 
     def _rename_repeated(self, call: Call) -> None:
-        """Give a new id to a repeated call whose client chose the id: it is another attempt."""
-        run = self.dispatcher.tracker.get(call.interaction_id)
-        if run is None or call.call_id not in run:
+        """Give a new id to a repeated call whose client chose the id: it is another attempt.
+
+        Attempts have consecutive numbers. O(log attempts).
+        """
+        run, first = self.dispatcher.tracker.get(call.interaction_id), call.call_id
+        if run is None or first not in run:
             return
-        first, number = call.call_id, 2
-        while call.call_id in run:
-            call.call_id = f"{first}~{number}"
-            number += 1
+
+        def is_free(number: int) -> bool:
+            return f"{first}~{number}" not in run
+
+        free = 2
+        while not is_free(free):
+            free *= 2
+        call.call_id = f"{first}~{bisect_left(range(free), True, lo=2, key=is_free)}"
 
     def _reject(self, live: CallState, rejection: ev.Refuse) -> None:
         """Record and answer a call that was not accepted."""

@@ -25,6 +25,8 @@ from fairserve.platform.control.messages import (
     WorkerView,
 )
 from fairserve.scheduling.dispatch.admission import LimitsInUse
+from fairserve.scheduling.dispatch.model_pool import ModelPool
+from fairserve.scheduling.dispatch.worker_table import Worker
 from fairserve.throttling.quotas.contracts import ContractUse
 from fairserve.throttling.quotas.quota import QuotaScope
 
@@ -174,6 +176,14 @@ class ControlViews:
         """Return the counters and credits of each level of a client's path, model by model."""
         return client_levels(self.cell.dispatcher, client)
 
+    async def worker(self, worker_id: str) -> WorkerView | None:
+        """Return the state of a worker; None if control does not have it. O(models)."""
+        for model, pool in self.cell.dispatcher.pools.items():
+            worker = pool.worker_table.workers.get(worker_id)
+            if worker is not None:
+                return _worker_view(model, pool, worker)
+        return None
+
     async def cluster(self) -> ClusterView:
         """Return the state of workers, queues and load."""
         dispatcher = self.cell.dispatcher
@@ -188,23 +198,7 @@ class ControlViews:
             running_calls=self.cell.calls.granted,
             live_interactions=len(self.cell.runs),
             workers=tuple(
-                WorkerView(
-                    worker.worker_id,
-                    worker.draining,
-                    worker.kv_capacity_tokens,
-                    worker.demand_tokens,
-                    worker.waiting_tokens,
-                    worker.calls,
-                    model,
-                    worker.foreign_tokens,
-                    0 if each.gate is None else each.gate.residents.held_tokens(worker.worker_id),
-                    worker.sequences + worker.background.sequences,
-                    worker.background.slots,
-                    each.worker_table.window_tokens(worker),
-                    None
-                    if each.gate is None
-                    else each.gate.residents.prompt_tokens(worker.worker_id),
-                )
+                _worker_view(model, each, worker)
                 for model, each in dispatcher.pools.items()
                 for worker in each.worker_table.workers.values()
             ),
@@ -227,3 +221,22 @@ class ControlViews:
             ),
             parameters=dict(self.cell.parameters),
         )
+
+
+def _worker_view(model: str, pool: ModelPool, worker: Worker) -> WorkerView:
+    residents = None if pool.gate is None else pool.gate.residents
+    return WorkerView(
+        worker.worker_id,
+        worker.draining,
+        worker.kv_capacity_tokens,
+        worker.demand_tokens,
+        worker.waiting_tokens,
+        worker.calls,
+        model,
+        worker.foreign_tokens,
+        0 if residents is None else residents.held_tokens(worker.worker_id),
+        worker.sequences + worker.background.sequences,
+        worker.background.slots,
+        pool.worker_table.window_tokens(worker),
+        None if residents is None else residents.prompt_tokens(worker.worker_id),
+    )

@@ -158,8 +158,7 @@ class Watch:
         """Report the worker's load; False if control no longer has it."""
         member.circuit.probe_passed(self._clock())
         member.metrics = await member.http.metrics()
-        known = {worker.worker_id: worker for worker in (await self._control.cluster()).workers}
-        seen = known.get(member.worker_id)
+        seen = await self._control.worker(member.worker_id)
         if not member.ready:
             return True  # it was lost while its metrics were read
         if seen is None:

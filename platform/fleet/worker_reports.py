@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fairserve.platform.control.messages import ClusterView
+from fairserve.platform.control.messages import WorkerView
 from fairserve.scheduling.events import Event
 
 
@@ -15,6 +15,6 @@ class WorkerReports(Protocol):
         """Apply an event if this process reports the workers; from any thread, does not block."""
         ...
 
-    async def cluster(self) -> ClusterView:
-        """Return the state of workers, queues and load."""
+    async def worker(self, worker_id: str) -> WorkerView | None:
+        """Return the state of a worker; None if control does not have it."""
         ...

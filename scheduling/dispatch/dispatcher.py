@@ -163,6 +163,11 @@ class Dispatcher:
         """Return a call in progress. Raises KeyError for another id."""
         return self._live[call_id].call
 
+    def is_at_worker(self, call_id: str) -> bool:
+        """Return whether a call in progress is dispatched to a worker that has not left since."""
+        live = self._live[call_id]
+        return live.worker_id is not None and self.pools[live.call.pool].worker_of(live) is not None
+
     def block_keys(self, call: Call) -> BlockKeys:
         """Return the block keys of the prompt of a call in progress."""
         return self.pools[call.pool].locality.keys(call.call_id)
@@ -323,7 +328,7 @@ class Dispatcher:
         pool = self.pools[live.call.pool]
         pool.start(live, now_s)
         pool.feeder_of(live.call).charge(event.call_id, live.usage())
-        return pool.pump()
+        return pool.pump(background=live.call.background)
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
         by_model: dict[str, list[tuple[QueuedCall, int]]] = {}
@@ -340,7 +345,7 @@ class Dispatcher:
         for model, entries in by_model.items():
             pool = self.pools[model]
             pool.decoded(entries, now_s)
-            commands += pool.pump()
+            commands += pool.pump(background=False)
         return commands
 
     # --- a call ends ------------------------------------------------------------------------------
@@ -358,7 +363,7 @@ class Dispatcher:
         commands = self._finish(
             live.call, event.outcome, usage, now_s, event.continuation_keys, event.requested_tools
         )
-        return commands + pool.pump()
+        return commands + pool.pump(background=live.call.background)
 
     def _slices(self, call: Call, usage: TokenUsage, charged: float | None) -> float:
         """Return the cost of a call in typical calls, independent of the feeder's unit."""
@@ -455,7 +460,7 @@ class Dispatcher:
                 commands += self._cancel(call_id, "cancelled", now_s)
         for pool in self.pools.values():
             if pool.gate is not None:  # the run may have left room for another
-                commands += pool.pump()
+                commands += pool.pump(background=False)
         return commands
 
     def _on_user_stopped(self, event: ev.UserStopped, now_s: float) -> list[ev.Command]:

@@ -5,7 +5,9 @@
 The feeder chooses the next call for the open workers, and the router its worker.
 
 A pool has a second feed for background calls. It is fed only while the first one is empty, and only
-to spare workers (:mod:`fairserve.scheduling.dispatch.worker_table`).
+to spare workers (:mod:`fairserve.scheduling.dispatch.worker_table`). Each attempt costs as much as
+there are different sizes in the queue, which clients choose. So there is none for events of other
+calls, nor for an arrival behind others: these wait for the next tick.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class Feed:
         """Queue an arriving call. Raises ValueError if it is queued already."""
         self._enter(live)
         self._feeder.add(live.call)
-        return self.pump()
+        return self.pump() if self._first is None or len(self) == 1 else []
 
     def requeue(self, live: QueuedCall) -> list[ev.Command]:
         """Requeue a call whose worker failed before any output of it."""

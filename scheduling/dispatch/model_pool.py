@@ -101,10 +101,12 @@ class ModelPool:
         """Return the feed of a call's class."""
         return self.background_feed if call.background else self.feed
 
-    def pump(self) -> list[ev.Command]:
-        """Dispatch queued calls to workers: background calls once no other waits."""
+    def pump(self, *, background: bool = True) -> list[ev.Command]:
+        """Dispatch queued calls to workers; with ``background`` background calls, if no other waits."""
         commands = self.feed.pump()
-        return commands + self.background_feed.pump() if len(self.background_feeder) else commands
+        if background and len(self.background_feeder):
+            commands += self.background_feed.pump()
+        return commands
 
     def load(self) -> tuple[int, int]:
         """Return demand and capacity in tokens, over the workers that take calls.
@@ -317,7 +319,7 @@ class ModelPool:
                 self.gate.dispatch(live.call, worker_id)
         self.whole_calls.start(live.call, now_s)
         worker.calls += 1
-        return self.pump()
+        return self.pump(background=live.call.background)
 
     def requeue(self, live: QueuedCall, client: ClientPath, now_s: float) -> list[ev.Command]:
         """Requeue a call whose worker failed before any output of it; other workers are preferred.

@@ -77,7 +77,8 @@ def switch_system(
             state["router"] = pool.router.snapshot()
         pool.restore(state, [call for call, _, _ in own], now_s)
         if not same_router:
-            _fill_router(pool.router, pool.worker_table, own)
+            there = [entry for entry in own if dispatcher.is_at_worker(entry[0].call_id)]
+            _fill_router(pool.router, pool.worker_table, there)
     dispatcher.system, dispatcher.admission.throttle = system, throttle
     dispatcher.tracker.immunity = system.immunity
     dispatcher.newcomers = newcomers
@@ -86,6 +87,8 @@ def switch_system(
     dispatcher.first = first
     dispatcher.compose(pools if dispatcher.pools else {})
     if not same_feeder:  # the new feeders share their counters from now on
+        for call, _, _ in calls:
+            dispatcher.directory.trust.cancel(call.call_id)  # the old ones end none of these
         for model, pool in dispatcher.pools.items():
             own = [entry for entry in calls if entry[0].pool == model]
             _fill_feeder(pool.feeder, [entry for entry in own if not entry[0].background])
@@ -109,8 +112,8 @@ def _fill_router(router: Router, worker_table: WorkerTable, calls: Sequence[Live
     for name in worker_table.workers:
         router.add_worker(name)
     for call, worker_id, _ in calls:
-        if worker_id is not None and worker_id in worker_table.workers:
-            router.dispatched(call, worker_id, 1.0)
+        assert worker_id is not None, "the call is at a worker"
+        router.dispatched(call, worker_id, 1.0)
     for worker in worker_table.workers.values():
         if worker.draining:
             router.remove_worker(worker.worker_id)

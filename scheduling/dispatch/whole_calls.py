@@ -22,11 +22,11 @@ is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call
+from fairserve.interactions.lazy_heap import LazyHeap
 
 FIRST_TOKENS_PER_S = 100.0
 """Speed of a sequence before any is known."""
@@ -53,8 +53,8 @@ class WholeCalls:
 
     def __init__(self) -> None:
         self._running: dict[str, _Running] = {}
-        self._due: list[tuple[float, str]] = []
-        """Due times as a heap, with entries of calls that have ended."""
+        self._due: LazyHeap[str] = LazyHeap()
+        """Calls by their due times, then by id."""
         self._learned_tokens = 0.0
         self._mean = 0.0
 
@@ -77,7 +77,7 @@ class WholeCalls:
         if running.expected_tokens < running.most_tokens:
             speed = running.samples * self.tokens_per_s
             running.due_s = running.started_s + running.expected_tokens / speed
-            heappush(self._due, (running.due_s, call_id))
+            self._due.set(call_id, (running.due_s, call_id))
 
     def completed(self, call_id: str, output_tokens: int, now_s: float) -> None:
         """Learn from a call that completed with this output, over all samples."""
@@ -93,16 +93,16 @@ class WholeCalls:
     def remove(self, call_id: str) -> None:
         """Forget a call that has left its worker; unknown ones are ignored."""
         self._running.pop(call_id, None)
+        self._due.discard(call_id)
 
     def overdue(self, now_s: float) -> list[tuple[str, int]]:
         """Return each call that has run longer than expected, with its new expected output."""
         found: list[tuple[str, int]] = []
         awaited: list[tuple[str, _Running]] = []
-        while self._due and self._due[0][0] <= now_s:
-            due_s, call_id = heappop(self._due)
-            running = self._running.get(call_id)
-            if running is None or running.due_s != due_s:
-                continue  # it has ended, or another call has its id
+        while self._due and self._due.first()[0][0] <= now_s:
+            _, call_id = self._due.first()
+            self._due.discard(call_id)
+            running = self._running[call_id]
             awaited.append((call_id, running))
             generated = running.samples * self.tokens_per_s * (now_s - running.started_s)
             if generated >= running.expected_tokens:  # unless the speed has fallen
@@ -132,11 +132,10 @@ class WholeCalls:
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
-        self._running, self._due = {}, []
+        self._running, self._due = {}, LazyHeap()
         for call_id, age, samples, most, expected, due in state["running"]:
             each = _Running(time_of(age, now_s), samples, most, expected, time_of(due, now_s))
             self._running[call_id] = each
             if expected < most:
-                self._due.append((each.due_s, call_id))
-        heapify(self._due)
+                self._due.set(call_id, (each.due_s, call_id))
         self._learned_tokens, self._mean = state["learned_tokens"], state["mean"]

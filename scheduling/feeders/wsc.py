@@ -581,6 +581,7 @@ class WscFeeder:
                 [list(entry.node.path), call_id, entry.seq, entry.bypassed]
                 for call_id, entry in self._queued.items()
             ],
+            "large": self._index.large(),
             "dispatched": self._charges.snapshot(),
             "under_way": self._active_runs.interactions,
             "batch": dict(self._batch),
@@ -603,6 +604,7 @@ class WscFeeder:
         for path, call_id, seq, bypassed in state["queue"]:
             node = self._counters.client(tuple(path))
             self._place(_Queued(calls[call_id], node, seq, bypassed))
+        self._index.enlarge(state["large"])
 
 
 def _better(

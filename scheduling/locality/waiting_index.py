@@ -20,15 +20,17 @@ group. Their rank is proportional there, rounded down.
 Cost: one match to add a call, O(log calls) to remove it, one match per call that changes its group,
 O(``LARGE``) when the workers change that hold a block. A selection visits the buckets from the greatest
 rank down and stops when none can be greater: O(different ranks and sets of holders), plus at most
-``MOST_WALKS`` calls of groups that no open worker holds.
+``MOST_WALKS`` calls of groups that no open worker holds. Which ones does not depend on the order of
+events: a copy from a snapshot visits the same.
 
 Weakness: with more such calls, a shorter match of one of them at an open worker may be missed.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fairserve.interactions.call import UNRESTRICTED, Restriction
@@ -76,7 +78,14 @@ class _Bucket(Generic[C]):
         self.mask = mask
         self.restriction = restriction
         self.calls = calls
-        self.groups: dict[Group[C], None] = {}
+        self.groups: list[tuple[int, Group[C]]] = []
+        """Groups with their keys, which are different, in the order of these."""
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Return the place among the buckets of the same rank, none of which has the same."""
+        kinds, workers, avoid, *sizes = self.restriction
+        return self.groups[0][0], sorted(kinds), sorted(workers), sorted(avoid), *sizes
 
 
 class Group(Generic[C]):
@@ -186,6 +195,16 @@ class WaitingIndex(Generic[C]):
         self._calls, self._groups, self._at, self._buckets = {}, {}, {}, {}
         self._shared, self._ranks, self._moved, self._watchers = {}, [], {}, {}
 
+    def large(self) -> list[str]:
+        """Return a call of each large group that would be small if its calls were added again."""
+        groups = (each for each in self._groups.values() if each.large and len(each.calls) < LARGE)
+        return sorted(min(each.calls) for each in groups)
+
+    def enlarge(self, call_ids: Iterable[str]) -> None:
+        """Make the groups of these calls large, as in the index that returned them."""
+        for call_id in call_ids:
+            self._refile(self._groups[self._place(self._calls[call_id])], large=True)
+
     # --- selection --------------------------------------------------------------------------------
 
     def at_holders(
@@ -216,10 +235,15 @@ class WaitingIndex(Generic[C]):
         for rank in reversed(self._ranks):
             if rank <= beyond:
                 return
-            for bucket in self._buckets[rank]:
-                if bucket.mask & mask or bucket.restriction in excluded:
-                    continue
-                for group in bucket.groups:
+            buckets = [
+                bucket
+                for bucket in self._buckets[rank]
+                if not (bucket.mask & mask or bucket.restriction in excluded)
+            ]
+            if len(buckets) > 1:
+                buckets.sort(key=attrgetter("order"))
+            for bucket in buckets:
+                for _, group in bucket.groups:
                     walks += 1 if group.large else len(group.calls)
                     if walks > MOST_WALKS:
                         return
@@ -274,7 +298,7 @@ class WaitingIndex(Generic[C]):
                 with_rank = self._buckets[group.rank] = {}
                 insort(self._ranks, group.rank)
             with_rank[bucket] = None
-        bucket.groups[group] = None
+        insort(bucket.groups, (group.key, group))
         group.bucket = bucket
 
     def _unfile(self, group: Group[C]) -> None:
@@ -282,7 +306,7 @@ class WaitingIndex(Generic[C]):
         bucket = group.bucket
         assert bucket is not None
         group.bucket = None
-        del bucket.groups[group]
+        del bucket.groups[bisect_left(bucket.groups, (group.key,))]
         if bucket.groups:
             return
         del self._buckets[group.rank][bucket]

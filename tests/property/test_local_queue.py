@@ -28,24 +28,29 @@ def test_calls_are_conserved_under_any_order_of_events(scheduler, seed, concurre
     queue = LocalQueue(LOCAL_SCHEDULERS[scheduler](), concurrency, rng.choice([0, 160, 4096]))
     waiting, sent, order = set(), set(), []
     now_s, resume_s = 0.0, 0.0
+    tenants, pauses = {}, {}
+
+    def may_go():
+        return {name for name in waiting if pauses.get(tenants[name], now_s) <= now_s}
 
     def send():
         turns = queue.send(now_s)
         assert len(turns) == len(set(turns))
-        assert set(turns) <= waiting, "each once, and only those that wait"
+        assert set(turns) <= may_go(), "each once, and only those that wait and are not paused"
         assert not turns or now_s >= resume_s, "nothing during a pause"
         waiting.difference_update(turns)
         sent.update(turns)
         order.extend(turns)
         assert len(sent) <= concurrency
         if now_s >= resume_s:
-            assert not waiting or len(sent) == concurrency, "no room is left while one waits"
+            assert not may_go() or len(sent) == concurrency, "no room is left while one waits"
 
     for number in range(rng.randint(1, 60)):
         move = rng.random()
         if move < 0.45:
             name = f"call {number}"
-            queue.add(call(name, rng.choice("abc"), rng))
+            tenants[name] = rng.choice("abc")
+            queue.add(call(name, tenants[name], rng), tenants[name])
             waiting.add(name)
         elif move < 0.6 and sent:
             queue.decoded(rng.choice(sorted(sent)), rng.randint(0, 30))
@@ -57,11 +62,17 @@ def test_calls_are_conserved_under_any_order_of_events(scheduler, seed, concurre
         elif move < 0.9:
             resume_s = max(resume_s, now_s + rng.random())
             queue.pause(now_s, resume_s)
+        elif move < 0.95:
+            tenant, until_s = rng.choice("abc"), now_s + 5 * rng.random()
+            pauses[tenant] = max(until_s, pauses.get(tenant, 0.0))
+            if sum(end_s > now_s for end_s in pauses.values()) > 1:
+                resume_s = max(resume_s, until_s)
+            queue.pause(now_s, until_s, tenant)
         now_s += rng.random() / 2
         if rng.random() < 0.8:
             send()
         assert (queue.waiting, queue.sent) == (len(waiting), len(sent))
-    now_s = max(now_s, resume_s)
+    now_s = max(now_s, resume_s, *pauses.values())
     while waiting or sent:
         send()
         for name in sorted(sent):

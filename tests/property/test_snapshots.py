@@ -3,12 +3,16 @@
 import json
 import random
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from random_events import RandomEvents, outcome
+from virtual_cluster import make_call
 
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
+from fairserve.scheduling.locality import waiting_index
 from fairserve.scheduling.registry import SYSTEMS
 
 OPTIONS = {
@@ -56,3 +60,34 @@ def test_a_restored_dispatcher_answers_like_its_original(name, options, seed, be
         assert outcome(restored, event, source.now_s) == commands, event
         source.took(commands if isinstance(commands, list) else ())
     assert plain(restored, source.now_s) == plain(original, source.now_s)
+
+
+def test_a_restored_dispatcher_visits_the_same_calls_of_a_busy_worker(monkeypatch):
+    """More sessions wait for ``w0`` than a selection for ``w1`` visits, known there in another order."""
+    monkeypatch.setattr(waiting_index, "MOST_WALKS", 2)
+    original, shared = made("fairserve", {}), tuple(range(1, 9))
+    sessions = [(*shared, *range(1000 * n, 1000 * n + 8)) for n in range(1, 9)]
+
+    def call(name, keys):
+        tokens = np.zeros(16 * len(keys) + 1, np.uint32)
+        return ev.CallArrived(make_call(name, user=name, tokens=tokens, block_keys=keys))
+
+    for worker in ("w0", "w1"):
+        original.handle(ev.WorkerJoined(worker, 4000), 0.0)
+        original.handle(ev.WorkerCacheReset(worker, True), 0.0)
+    for number in range(2):
+        original.handle(call(f"busy {number}", range(100 * number + 100, 100 * number + 120)), 0.0)
+    original.handle(ev.WorkerCached("w1", None, shared), 0.0)
+    original.handle(call("first", range(50, 58)), 0.0)
+    for session in sessions[4:]:
+        original.handle(ev.WorkerCached("w0", None, session), 0.0)
+    for number, session in enumerate(sessions):
+        original.handle(call(f"session {number}", session), 0.0)
+    for session in sessions[:4]:
+        original.handle(ev.WorkerCached("w0", None, session), 0.0)
+    restored = made("fairserve", {})
+    restored.restore(plain(original, 0.0), 0.0)
+    started = ev.CallStarted("busy 1", 0)
+    commands = original.handle(started, 0.0)
+    assert commands[0].worker_id == "w1"
+    assert restored.handle(started, 0.0) == commands

@@ -170,3 +170,48 @@ def test_a_selection_visits_a_bounded_number_of_calls_of_groups_without_an_open_
         index.add(f"c{number}", [1, 10 + number], "u", number)
     found = list(index.elsewhere(tree.mask(["w1"]), 0))
     assert [rank for rank, _ in found] == [5] * waiting_index.MOST_WALKS
+
+
+RESTRICTIONS = [UNRESTRICTED, Restriction(kinds=frozenset({"gpu", "vision"})), Restriction(size=3)]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6))
+def test_a_copy_visits_the_same_calls(seed, most_walks):
+    """It gets the calls in the order of their arrival, and no event of the tree before."""
+    rng = random.Random(seed)
+    tree = PrefixTree()
+    index = WaitingIndex(tree, Calls, share)
+    for worker in WORKERS:
+        tree.add_worker(worker, 12)
+    queued = {}
+    for number in range(150):
+        action = rng.random()
+        if action < 0.5:
+            queued[f"c{number}"] = (path(rng), "u", number, rng.choice(RESTRICTIONS))
+            index.add(f"c{number}", *queued[f"c{number}"])
+        elif action < 0.7 and queued:
+            call_id = rng.choice(list(queued))
+            del queued[call_id]
+            index.remove(call_id)
+        else:
+            tree.insert(path(rng), rng.choice(WORKERS))
+        if rng.random() < 0.5:
+            list(index.elsewhere(tree.mask(WORKERS[:1]), 0))
+    copy = WaitingIndex(tree, Calls, share)
+    for call_id, call in queued.items():
+        copy.add(call_id, *call)
+    copy.enlarge(index.large())
+    assert copy.large() == index.large()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting_index, "MOST_WALKS", most_walks)
+        for number in range(8):
+            mask = tree.mask([name for bit, name in enumerate(WORKERS) if number >> bit & 1])
+            for excluded in ((), RESTRICTIONS[1:2]):
+                found, expected = (
+                    [(rank, group.large, sorted(group.calls)) for rank, group in groups]
+                    for groups in (
+                        copy.elsewhere(mask, 0, excluded),
+                        index.elsewhere(mask, 0, excluded),
+                    )
+                )
+                assert found == expected

@@ -137,3 +137,14 @@ def test_a_speed_that_falls_postpones_the_next_expectation():
     assert calls.tokens_per_s == pytest.approx(10.0)
     assert calls.overdue(50.0) == [], "a tenth of the first speed"
     assert calls.overdue(501.0) == [("b", 10_000)]
+
+
+def test_a_call_that_ends_early_leaves_no_due_time():
+    """A client may expect any output of its calls, and cancel them: their due times are far away."""
+    calls = WholeCalls()
+    for number in range(100):
+        call = make_call(f"c{number}", output=1 << 20, streamed=False)
+        call.expected_output_tokens = 1 << 19
+        calls.start(call, float(number))
+        calls.remove(call.call_id)
+    assert len(calls._due) == 0

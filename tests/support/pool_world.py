@@ -7,7 +7,7 @@ from until import until
 
 from fairserve.engine.wire.base import WorkerRequest
 from fairserve.engine.wire.circuit import CircuitOptions
-from fairserve.platform.control.messages import ClusterView, WorkerView
+from fairserve.platform.control.messages import WorkerView
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.worker_spec import WorkerSpec
@@ -56,20 +56,13 @@ class PoolWorld:
             del self.joined[event.worker_id]
             self.draining.discard(event.worker_id)
 
-    async def cluster(self):
+    async def worker(self, name):
         self.while_asked()
-        workers = tuple(
-            WorkerView(
-                name,
-                name in self.draining,
-                joined.kv_capacity_tokens,
-                self.held.get(name, 0),
-                0,
-                self.calls.get(name, 0),
-            )
-            for name, joined in self.joined.items()
-        )
-        return ClusterView("s", False, False, 0, 0, 0, 0, 0, workers)
+        joined = self.joined.get(name)
+        if joined is None:
+            return None
+        held, calls = self.held.get(name, 0), self.calls.get(name, 0)
+        return WorkerView(name, name in self.draining, joined.kv_capacity_tokens, held, 0, calls)
 
     async def until(self, condition):
         """Wait for the event, or the health check, that makes the condition true."""

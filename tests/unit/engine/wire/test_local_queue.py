@@ -7,6 +7,7 @@ from fairserve.engine.wire.local_queue import LocalQueue
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.dlpm_options import DlpmOptions
+from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 
 def call(name, client, document, length=64):
@@ -32,6 +33,22 @@ def test_each_model_of_a_server_has_prompts_of_its_own():
     queue.add(call("base's", "c", 1), model="base")
     queue.end("first")
     assert queue.send(0.0) == ["base's"], "the adapter computes the prompt again"
+
+
+@pytest.mark.parametrize("scheduler", LOCAL_SCHEDULERS)
+def test_a_paused_tenant_keeps_nobody_else_waiting(scheduler):
+    """Neither is its call next after ``max_bypass`` others, nor do they wait for its credit."""
+    queue = LocalQueue(LOCAL_SCHEDULERS[scheduler](), 1, 4096)
+    queue.pause(0.0, 60.0, "paused")
+    queue.add(call("first", "paused", 1), "paused")
+    for number in range(100):
+        queue.add(call(f"call {number}", "other", number, 300), "other")
+        assert queue.send(59.0) == [f"call {number}"]
+        queue.end(f"call {number}")
+    with pytest.raises(ValueError, match="is already scheduled"):
+        queue.add(call("first", "paused", 1), "paused")
+    queue.pause(60.0, 61.0)
+    assert queue.send(61.0) == ["first"]
 
 
 def test_the_cache_estimate_is_bounded():

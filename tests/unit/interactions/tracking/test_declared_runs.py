@@ -165,7 +165,7 @@ def test_unknown_parents_are_omitted():
     )
     tracker.restore_run(RestoredRun("R", OWNER, calls, declared=True), 0.0)
     run = tracker.get("R")
-    assert [run.name(number) for number in range(len(run))] == ["a", "b", "later"]
+    assert run.names(range(len(run))) == ("a", "b", "later")
     assert [run.parents(number).tolist() for number in range(3)] == [[], [0], [1]]
     assert (run.tokens, run.live, run.state) == (7, 0, "under_way")
 

@@ -1,11 +1,14 @@
 """Parents of calls that name none are inferred: agents, tools, sub-agents and branches."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
+from counted_lines import lines_of
 from virtual_cluster import make_call
 
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE as PROFILE
+from fairserve.interactions.tracking import run
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.interactions.tracking.run import MOST_PARENTS, SINCE_CALLS
 from fairserve.interactions.tracking.tracker import Tracker
@@ -195,6 +198,45 @@ def test_inferred_parents_are_bounded_and_the_stage_is_exact(traffic):
     traffic.begin("last", user("last"))
     assert len(traffic.parents["last"]) == MOST_PARENTS
     assert traffic.stages["last"] == 3
+
+
+def test_results_of_many_tools_have_a_bounded_number_of_parents():
+    traffic, tools = Traffic(), range(2 * MOST_PARENTS)
+    for number in tools:
+        traffic.begin(f"c{number}", user(str(number)))
+    for number in tools:
+        traffic.end(f"c{number}", assistant_message(None, f"t{number}"))
+    traffic.begin("last", user("other"), *(result(f"t{number}") for number in tools))
+    assert traffic.parents["last"] == {f"c{number}" for number in tools[MOST_PARENTS:]}
+
+
+@pytest.mark.parametrize("role", ["assistant", "tool"])
+def test_a_conversation_of_any_length_is_placed_at_the_same_cost(role):
+    """A client chooses how many messages it sends, and each could be a scan of the run's keys."""
+    message = assistant_message if role == "assistant" else lambda each: result(f"t{each}")
+    traffic, lines = Traffic(), {}
+    traffic.call("a", user("task"), answer=assistant_message("0", "t0"))
+    for number in (20, 500):
+        messages = (message(str(each)) for each in reversed(range(number)))
+        conversation = Conversation([user("task"), *messages])
+        call = make_call("next", run="R")
+        call.history, call.tool_results = conversation.history, conversation.tool_results
+        call.answered_prompts = conversation.answered_prompts
+        lines[number] = lines_of(partial(traffic.tracker.attach, call, PROFILE, 0.0))
+    assert lines[500] == lines[20]
+
+
+def test_a_run_keeps_the_keys_of_its_latest_calls(monkeypatch):
+    """A call may have 128 answers, and each would be searched with each later call."""
+    monkeypatch.setattr(run, "MOST_KEYS", 4)
+    traffic = Traffic()
+    for name in "abc":
+        traffic.begin(name, user(name))
+    for name in "abc":
+        traffic.end(name, assistant_message(name, f"tool of {name}"))
+    for name, parents in (("a", set("abc")), ("b", {"b"}), ("c", {"c"})):
+        traffic.begin(f"after {name}", user("other"), result(f"tool of {name}"))
+        assert traffic.parents[f"after {name}"] == parents
 
 
 def test_an_old_conversation_can_be_continued(traffic):

@@ -338,10 +338,15 @@ def test_a_tick_ends_a_share_of_many_idle_runs_and_the_next_ones_the_rest():
     assert [end.interaction_id for each in ends for end in each] == [f"run{n}" for n in range(600)]
 
 
-def test_a_tick_without_live_runs_drops_the_time_outs_of_those_that_have_ended():
-    tracker = Tracker()
-    for number in range(10):
-        tracker.open(f"run{number}", OWNER, 0.0)
-        tracker.close(f"run{number}", cancel=False)
-    assert tracker.expire(profile_of, 100.0) == []
-    assert not tracker._expiry
+def test_a_closed_run_leaves_no_time_out():
+    """An app's time-out may be a week, and its clients may close any number of runs until then."""
+    life = Life()
+    for now_s in range(100):
+        call = life.begin(now_s=now_s)
+        life.expire(now_s)
+        life.end(call, now_s=now_s)
+        life.tracker.close("R", cancel=False)
+        life.tracker._ended.pop("R")  # so that its id can be used again
+    assert len(life.tracker._expiry) == 0
+    life.begin(now_s=200.0)
+    assert len(life.tracker._expiry) == 1

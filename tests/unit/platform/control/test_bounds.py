@@ -1,8 +1,11 @@
 """Control bounds the wait, the lease of a granted call, the queue, and the time to stop."""
 
 import asyncio
+from functools import partial
 
 import pytest
+from counted_lines import lines_of
+from until import settle
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import RateLimitedError, UnavailableError
@@ -197,3 +200,16 @@ async def test_draining_aborts_calls_at_its_time_limit(world):
     assert {row["outcome"] for row in world.journal.rows()} == {"failed"}
     assert len(world.journal.rows()) == 3
     assert grant.call_id in [cancel.call_id for cancel in world.cancelled]
+
+
+async def test_a_worker_is_read_at_the_same_cost_among_any_number(make_world):
+    """Each is read with each of its probes, once a second."""
+    world, lines = make_world(), {}
+    for workers in (4, 64):
+        for number in range(workers):
+            if await world.control.worker(name := f"worker {number}") is None:
+                world.control.observe(ev.WorkerJoined(name, 1000))
+        await settle()
+        read = world.control.worker("worker 3")
+        lines[workers] = lines_of(partial(next, read.__await__(), None))
+    assert lines[64] == lines[4]

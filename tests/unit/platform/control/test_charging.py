@@ -1,12 +1,18 @@
 """Only the first attempt of a call is waived when it is repeated, and never the work of a worker."""
 
+from functools import partial
+
 import pytest
+from counted_lines import lines_of
 from until import turn
+from virtual_cluster import make_call
 
 from fairserve.interactions.call import NO_USAGE, TokenUsage
-from fairserve.platform.control.messages import Progress, Release
+from fairserve.platform.control.cell import Cell
+from fairserve.platform.control.messages import Progress, Release, Submit
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
+from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.quotas.price import TokenPrice
 from fairserve.throttling.quotas.quota import Quota
 
@@ -71,3 +77,21 @@ async def test_a_repetition_is_not_waived_by_the_next_one_while_it_runs(world):
     await world.submit("c2", fingerprint="same", run="r2", user_agent_retry=True)
     await world.control.release(Release(first.call_id, "cancelled", NO_USAGE))
     assert world.journal.row("row-r1-c1")["charged"] is True
+
+
+def test_an_attempt_gets_its_number_at_the_same_cost_after_any_number():
+    """A client may repeat a call as often as a run has calls, and each attempt would try all names."""
+    cell, lines = Cell(SYSTEMS["fairserve"]), {}
+
+    def repeat(number):
+        call = make_call("c", run="R", parents=())
+        cell.apply(Submit(call, f"row {number}", user_agent_retry=True), 0.0)
+
+    for number in range(1, 301):
+        attempt = partial(repeat, number)
+        if number in (10, 300):
+            lines[number] = lines_of(attempt)
+        else:
+            attempt()
+    assert [live.call.call_id for live in cell.calls] == ["c", *(f"c~{n}" for n in range(2, 301))]
+    assert lines[300] < lines[10] + 100

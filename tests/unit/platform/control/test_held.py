@@ -37,6 +37,8 @@ async def test_a_held_call_is_shown_and_marked(full):
     (model,) = cluster.models
     for worker in cluster.workers:
         assert (worker.sequences, worker.slots, worker.window_tokens) == (1, None, 1000.0)
+        assert await full.control.worker(worker.worker_id) == worker
+    assert await full.control.worker("unknown") is None
     assert (model.held_calls, model.resident_runs) == (1, 2)
     assert model.queued_tokens >= 100
     held, active = [

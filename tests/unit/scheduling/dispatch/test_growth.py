@@ -58,3 +58,48 @@ def test_gone_users_leave_the_counters_of_idle_models(monkeypatch):
     idle = dispatcher.pools["idle"].feeder
     known = sum(idle.counter(("tv"[number % 2], f"u{number}")) > 0 for number in range(400))
     assert 0 < known <= 50
+
+
+class WaitingBackground:
+    """Background calls of different sizes that wait for one that runs."""
+
+    def __init__(self, number):
+        self.dispatcher = Dispatcher(SYSTEMS["fairserve"])
+        self.handle(ev.WorkerJoined("w0", 100_000, slots=256))
+        self.arrive("running", samples=100)
+        self.handle(ev.CallStarted("running", 0))
+        for each in range(number):
+            self.arrive(f"b{each}", samples=29 + each % 100, output=8 * (1 + each // 100))
+
+    def handle(self, event):
+        return self.dispatcher.handle(event, 0.0)
+
+    def arrive(self, name, **more):
+        return self.handle(ev.CallArrived(make_call(name, background=True, **more)))
+
+    def other_call(self):
+        self.handle(ev.CallArrived(make_call("other", user="v")))
+        self.handle(ev.CallStarted("other", 0))
+        self.handle(ev.TokensDecoded((("other", 3),)))
+        self.handle(ev.CallEnded("other", "completed", TokenUsage(32, 0, 0, 8)))
+
+
+def test_waiting_background_calls_cost_other_calls_nothing():
+    """A client chooses how many sizes of them wait, and each has a place of its own in the order."""
+    lines, arrivals = {}, {}
+    for number in (10, 300):
+        waiting = WaitingBackground(number)
+        assert waiting.dispatcher.queued("", background=True) == number
+        lines[number] = lines_of(waiting.other_call)
+        arrivals[number] = lines_of(partial(waiting.arrive, "new"))
+    assert lines[300] < 1.2 * lines[10]
+    assert arrivals[300] < 1.2 * arrivals[10]
+
+
+def test_a_background_call_takes_the_room_of_another_call_at_the_next_tick():
+    waiting = WaitingBackground(0)
+    waiting.handle(ev.CallArrived(make_call("other", user="v")))
+    assert waiting.arrive("next") == [], "a call waits at the worker"
+    assert waiting.handle(ev.CallStarted("other", 0)) == []
+    (command,) = waiting.handle(ev.Tick())
+    assert command.call_id == "next"

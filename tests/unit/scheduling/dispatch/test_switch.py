@@ -4,10 +4,12 @@ import pytest
 from virtual_cluster import make_call
 
 from fairserve.interactions.call import TokenUsage
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.dispatch.switch import switch_system
 from fairserve.scheduling.registry import SYSTEMS
+from fairserve.throttling.base import Limits
 
 USED = TokenUsage(50, 0, 0, 400)
 
@@ -98,6 +100,30 @@ def test_a_feeder_with_the_same_options_keeps_its_counters():
     counter = switched.dispatcher.first.feeder.counter(("t", "u"))
     switched.switch("fairserve", immunity_factor=2.0)
     assert switched.dispatcher.first.feeder.counter(("t", "u")) == pytest.approx(counter)
+
+
+def test_a_new_router_counts_no_call_of_a_worker_that_has_left_and_returned():
+    """It would never be released there, so that the worker would get fewer calls than others."""
+    switched = Switched("fcfs")
+    switched.arrive("c0")
+    switched.take(ev.WorkerLost("w0"))
+    switched.take(ev.WorkerJoined("w0", 150))
+    switched.switch("cache-aware")
+    switched.end("c0")
+    assert switched.dispatcher.first.router._loads.calls == {"w0": 0}
+
+
+def test_a_new_feeder_returns_the_trust_of_running_calls():
+    switched = Switched()
+    declared = AppProfile((StageProfile(1e6, 0, 1e5),), believed_tokens=1e6)
+    switched.take(ev.AppChanged("app", declared, Limits()))
+    switched.arrive("c0")
+    trust = switched.dispatcher.directory.trust
+    assert trust._tenants["t"].taken == 1.0
+    switched.switch("fcfs")
+    switched.end("c0")
+    assert trust._tenants["t"].taken == 0.0
+    assert not trust._dispatched
 
 
 def test_an_invalid_option_changes_nothing():
