@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
 
 MAX_ADDED = 20
 """Items of one request, as OpenAI allows."""
-Added = Annotated[list[dict[str, Any]], Field(max_length=MAX_ADDED)]
+Added = Annotated[list[dict[str, Any]], Field(max_length=MAX_ADDED, fail_fast=True)]
 ItemId = Annotated[str, Path(min_length=1, max_length=128)]
 
 
