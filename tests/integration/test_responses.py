@@ -21,6 +21,8 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.responses import ConversationItem, StoredResponse
 from fairserve.platform.serving import options
+from fairserve.platform.serving.responses import conversation_endpoints
+from fairserve.platform.serving.responses.items import read_items
 from fairserve.platform.serving.responses.repository import delete_before
 
 DEADLINE_S = 90
@@ -433,6 +435,27 @@ def test_an_item_that_is_nested_too_deeply_is_rejected_and_never_stored(server, 
     answer = server.request("POST", path, key, json={"items": items})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "items")
     assert server.call(key, "GET", path)["data"] == []
+
+
+def test_a_large_item_of_a_conversation_is_read_off_the_event_loop(server, key, monkeypatch):
+    threads = []
+
+    def read(*arguments):
+        threads.append(threading.current_thread())
+        return read_items(*arguments)
+
+    monkeypatch.setattr(conversation_endpoints, "read_items", read)
+    part = {"type": "input_text", "text": "x"}
+    for parts in (1, 3_000):
+        items = [{"role": "user", "content": [part] * parts}]
+        path = f"/v1/conversations/{server.call(key, 'POST', '/v1/conversations', {})['id']}/items"
+        for answer in (
+            server.call(key, "POST", "/v1/conversations", {"items": items})["object"],
+            server.call(key, "POST", path, {"items": items})["object"],
+        ):
+            assert answer in ("conversation", "list")
+    loop = threads[0]
+    assert [thread is loop for thread in threads] == [True, True, False, False]
 
 
 def test_the_tool_calls_of_a_message_are_nested_as_deeply_as_can_be_written(server, key):

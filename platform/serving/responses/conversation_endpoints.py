@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
 from fairserve.engine.wire.worker_json import MAX_DEPTH, is_too_deep
+from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.schemas import ObjectId, Strict
@@ -57,7 +58,7 @@ async def create_conversation(
     request: Request, principal: AppPrincipal, body: ConversationCreate
 ) -> dict[str, Any]:
     """Create a conversation."""
-    items = _items(body.items) if body.items else []
+    items = await _items(request, body.items) if body.items else []
     return await _service(request).create(
         _key(principal, new_id("conv")), body.metadata or {}, items
     )
@@ -86,7 +87,7 @@ async def delete_conversation(key: Key, request: Request) -> dict[str, Any]:
 @router.post("/{conversation_id}/items", response_model=None)
 async def add_items(key: Key, request: Request, body: ItemsCreate) -> Response:
     """Add items at the end."""
-    return await written(await _service(request).add(key, _items(body.items)))
+    return await written(await _service(request).add(key, await _items(request, body.items)))
 
 
 @router.get("/{conversation_id}/items", response_model=None)
@@ -114,8 +115,15 @@ async def delete_item(key: Key, item_id: ItemId, request: Request) -> dict[str, 
     return await _service(request).remove(key, item_id)
 
 
-def _items(given: Added) -> list[Item]:
-    """Return the items in their stored form. Raises InvalidRequestError naming the field."""
+async def _items(request: Request, given: Added) -> list[Item]:
+    """Return the items in their stored form, those of a large body from a thread.
+
+    Raises InvalidRequestError naming the field.
+    """
+    return await off_loop(len(await request.body()), _read, given)
+
+
+def _read(given: Added) -> list[Item]:
     if is_too_deep({"items": given}):
         text = f"items: nested too deeply; allowed: {MAX_DEPTH} levels"
         raise InvalidRequestError(text, param="items")
