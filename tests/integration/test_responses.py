@@ -437,6 +437,20 @@ def test_an_item_that_is_nested_too_deeply_is_rejected_and_never_stored(server, 
     assert server.call(key, "GET", path)["data"] == []
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_events_in_the_background_are_kept_for_a_stream_only(server, client, stream):
+    begun = len(server.worker.holding)
+    created = ask(client, "hold x", background=True, stream=stream)
+    eventually(lambda: len(server.worker.holding) > begun)
+    (running,) = server.app.state.responses._running.values()
+    server.worker.release()
+    if stream:
+        assert list(created)[-1].type == "response.completed"
+    eventually(lambda: running.task.done())
+    assert client.responses.retrieve(running.key.id).output_text == "one two three"
+    assert (running.buffer.size_bytes > 0) == stream
+
+
 def test_a_large_item_of_a_conversation_is_read_off_the_event_loop(server, key, monkeypatch):
     threads = []
 

@@ -15,6 +15,9 @@ OBJECTS = {"chat.completion.chunk": "chat.completion", "text_completion": "text_
 class Merger:
     """Collects the chunks of all samples. Text is joined once, at the end."""
 
+    keeps_logprobs = True
+    """False if only the messages are wanted: log probabilities take 8 KB a token."""
+
     def __init__(self) -> None:
         self._head: dict[str, Any] = {}
         self._choices: dict[int, _Choice] = {}
@@ -30,6 +33,8 @@ class Merger:
                 self._head.setdefault(name, value)
         for choice in chunk.get("choices") or ():
             index = choice.get("index", 0)
+            if not self.keeps_logprobs:
+                choice = choice | {"logprobs": None}
             self._choices.setdefault(index, _Choice()).add(choice)
 
     def messages(self) -> list[dict[str, Any]]:
