@@ -451,6 +451,17 @@ def test_events_in_the_background_are_kept_for_a_stream_only(server, client, str
     assert (running.buffer.size_bytes > 0) == stream
 
 
+@pytest.mark.parametrize("logprob", [b'"\\ud83d"', b"1" + b"0" * 30], ids=["half a pair", "large"])
+def test_an_item_that_cannot_be_written_is_rejected(server, key, logprob):
+    part = b'{"type":"output_text","text":"x","logprobs":[%s]}' % logprob
+    body = b'{"items":[{"role":"assistant","content":[%s]}]}' % part
+    conversation = server.call(key, "POST", "/v1/conversations", {})["id"]
+    headers = {"Content-Type": "application/json"}
+    for path in ("/v1/conversations", f"/v1/conversations/{conversation}/items"):
+        answer = server.request("POST", path, key, content=body, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "items")
+
+
 def test_a_large_item_of_a_conversation_is_read_off_the_event_loop(server, key, monkeypatch):
     threads = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
@@ -127,6 +128,10 @@ def _read(given: Added) -> list[Item]:
     if is_too_deep({"items": given}):
         text = f"items: nested too deeply; allowed: {MAX_DEPTH} levels"
         raise InvalidRequestError(text, param="items")
+    try:
+        orjson.dumps(given)  # FastAPI also reads half of a surrogate pair, and any integer
+    except TypeError as error:
+        raise InvalidRequestError(f"items: {error}", param="items") from error
     return read_items(given, "items")
 
 
