@@ -17,10 +17,12 @@ from served_app import served
 from sqlalchemy import func, select, update
 from whole_server import WholeServer
 
+from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.responses import ConversationItem, StoredResponse
 from fairserve.platform.serving import options
+from fairserve.platform.serving.decision import check
 from fairserve.platform.serving.responses import conversation_endpoints
 from fairserve.platform.serving.responses.items import read_items
 from fairserve.platform.serving.responses.repository import delete_before
@@ -449,6 +451,23 @@ def test_events_in_the_background_are_kept_for_a_stream_only(server, client, str
     eventually(lambda: running.task.done())
     assert client.responses.retrieve(running.key.id).output_text == "one two three"
     assert (running.buffer.size_bytes > 0) == stream
+
+
+def test_a_long_history_is_read_off_the_event_loop(server, client, monkeypatch):
+    threads = []
+
+    def read(messages):
+        threads.append(threading.current_thread())
+        return Conversation(messages)
+
+    monkeypatch.setattr(check, "Conversation", read)
+    ask(client, "say a")
+    for text in ("x", "x" * 70_000):
+        items = [{"role": "user", "content": each} for each in (text, "ok")]
+        begun = ask(client, items, max_output_tokens=9)
+        ask(client, "ok", previous_response_id=begun.id, max_output_tokens=9)
+    loop = threads[0]
+    assert [thread is loop for thread in threads] == [True, True, True, False, False]
 
 
 @pytest.mark.parametrize("logprob", [b'"\\ud83d"', b"1" + b"0" * 30], ids=["half a pair", "large"])
