@@ -453,6 +453,25 @@ def test_events_in_the_background_are_kept_for_a_stream_only(server, client, str
     assert (running.buffer.size_bytes > 0) == stream
 
 
+def test_a_response_that_ends_while_it_is_read_has_ended(server, client, monkeypatch):
+    begun = len(server.worker.holding)
+    created = ask(client, "hold x", background=True)
+    eventually(lambda: len(server.worker.holding) > begun)
+    service = server.app.state.responses
+    (running,) = service._running.values()
+    find = service._store.find
+
+    async def find_before_the_end(key):
+        row = await find(key)
+        if not running.task.done():
+            server.worker.release()
+            await asyncio.wait({running.task})
+        return row
+
+    monkeypatch.setattr(service._store, "find", find_before_the_end)
+    assert client.responses.retrieve(created.id).status == "completed"
+
+
 def test_a_long_history_is_read_off_the_event_loop(server, client, monkeypatch):
     threads = []
 

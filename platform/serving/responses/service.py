@@ -277,7 +277,7 @@ class Responses:
             text = "the server stopped before the response ended; create it again"
             error = failure(UnavailableError(text))
             return await self._end(row, {"status": "failed", "error": error})
-        return row.response
+        return (await self._store.find(key)).response  # it may have ended since the row was read
 
     async def _end(self, row: StoredResponse, changes: dict[str, Any]) -> dict[str, Any]:
         """Store the end of a response that does not run here; return the end that came first."""
