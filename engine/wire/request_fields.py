@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, get_args
 
 ServerKind = Literal["embedded", "demo", "vllm", "openai"]
@@ -293,6 +294,8 @@ _NESTED: Mapping[str, int] = {
     "tool_choice": 2,
 }
 """Levels of objects in a field whose nulls are left out. Deeper ones are schemas, whose nulls count."""
+MAX_NESTED_FIELDS = 64
+"""Fields of such an object that are read. None has so many, so that one with more is rejected."""
 
 
 def listed_fields(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -358,16 +361,17 @@ def _listed(value: Any, fields: Listed | None) -> Any:
 
 
 def _cleared(value: Any, levels: int) -> Any:
-    """Return a value whose objects, down to a level, have no field that is null."""
+    """Return a value whose objects, down to a level, have no field that is null, and not too many."""
     if isinstance(value, list):
         return [_cleared(each, levels) for each in value]
     if not isinstance(value, dict):
         return value
+    fields = islice(value.items(), MAX_NESTED_FIELDS)
     if levels == 1:
-        return {name: each for name, each in value.items() if each is not None}
+        return {name: each for name, each in fields if each is not None}
     return {
         name: _cleared(each, levels - 1) if isinstance(each, dict) else each
-        for name, each in value.items()
+        for name, each in fields
         if each is not None
     }
 

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from fairserve.platform.base.user_ids import normal_user_id
+from fairserve.platform.base.validation import with_one_unknown
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
@@ -69,7 +70,10 @@ class Strict(BaseModel):
     @classmethod
     def _leave_out_nulls(cls, value: Any) -> Any:
         """Leave out nulls of fields that have a default and no null: they count as absent."""
-        if not isinstance(value, dict) or None not in value.values():
+        if not isinstance(value, dict):
+            return value
+        value = with_one_unknown(cls, value)
+        if None not in value.values():
             return value
         return {
             name: each

@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from fairserve.platform.base.validation import with_one_unknown
+
 
 class StrictPart(BaseModel):
     """An object without unknown fields and without conversions; its nulls are left out before."""
@@ -22,7 +24,7 @@ class BodyPart(StrictPart):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_nulls(cls, value: Any) -> Any:
-        return without_nulls(value) if isinstance(value, dict) else value
+        return with_one_unknown(cls, without_nulls(value)) if isinstance(value, dict) else value
 
 
 class MessagePart(BodyPart):

@@ -30,7 +30,7 @@ class ServingSettings(RoomSettings):
         15.0,
         gt=0,
         le=3600,
-        description="Interval of the comments sent to a streaming client while its call is queued.",
+        description="Interval of the comments sent to a streaming client while it gets nothing else.",
     )
     program_time_limit_s: float = Field(
         3600.0,

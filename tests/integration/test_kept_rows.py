@@ -107,6 +107,23 @@ def test_a_tenant_keeps_a_bounded_number_whatever_its_apps(sessions, make, order
     assert kept()[-1] == f"{app}-0059"
 
 
+@pytest.mark.parametrize(("size_bytes", "most"), [(1, 20), (100, 15)], ids=["rows", "bytes"])
+def test_the_bound_is_that_of_all_servers_together(sessions, size_bytes, most):
+    apps = [f"a{number}" for number in range(8)]
+    add_apps(sessions, *apps)
+    order = StoredResponse.created_at
+    servers = [kept_rows(order) for _ in range(3)]
+    for number in range(90):
+        app, bounds = apps[number % 8], servers[number % 3]
+        with sessions.begin() as session:
+            session.add(response("t", app, number, size_bytes))
+            session.flush()
+            bounds.add(session, "t", app, 1, size_bytes)
+        with sessions() as session:
+            kept = session.scalars(select(order.class_.id)).all()
+        assert len(kept) <= most + len(servers) * (1 + most // 10)
+
+
 def test_responses_in_the_background_are_not_deleted_at_a_bound(sessions):
     add_apps(sessions, "a")
     removable = StoredResponse.status.not_in(UNFINISHED)

@@ -17,10 +17,14 @@ from served_app import served
 from sqlalchemy import func, select, update
 from whole_server import WholeServer
 
+from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.responses import ConversationItem, StoredResponse
 from fairserve.platform.serving import options
+from fairserve.platform.serving.decision import check
+from fairserve.platform.serving.responses import conversation_endpoints
+from fairserve.platform.serving.responses.items import read_items
 from fairserve.platform.serving.responses.repository import delete_before
 
 DEADLINE_S = 90
@@ -433,6 +437,88 @@ def test_an_item_that_is_nested_too_deeply_is_rejected_and_never_stored(server, 
     answer = server.request("POST", path, key, json={"items": items})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "items")
     assert server.call(key, "GET", path)["data"] == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_events_in_the_background_are_kept_for_a_stream_only(server, client, stream):
+    begun = len(server.worker.holding)
+    created = ask(client, "hold x", background=True, stream=stream)
+    eventually(lambda: len(server.worker.holding) > begun)
+    (running,) = server.app.state.responses._running.values()
+    server.worker.release()
+    if stream:
+        assert list(created)[-1].type == "response.completed"
+    eventually(lambda: running.task.done())
+    assert client.responses.retrieve(running.key.id).output_text == "one two three"
+    assert (running.buffer.size_bytes > 0) == stream
+
+
+def test_a_response_that_ends_while_it_is_read_has_ended(server, client, monkeypatch):
+    begun = len(server.worker.holding)
+    created = ask(client, "hold x", background=True)
+    eventually(lambda: len(server.worker.holding) > begun)
+    service = server.app.state.responses
+    (running,) = service._running.values()
+    find = service._store.find
+
+    async def find_before_the_end(key):
+        row = await find(key)
+        if not running.task.done():
+            server.worker.release()
+            await asyncio.wait({running.task})
+        return row
+
+    monkeypatch.setattr(service._store, "find", find_before_the_end)
+    assert client.responses.retrieve(created.id).status == "completed"
+
+
+def test_a_long_history_is_read_off_the_event_loop(server, client, monkeypatch):
+    threads = []
+
+    def read(messages):
+        threads.append(threading.current_thread())
+        return Conversation(messages)
+
+    monkeypatch.setattr(check, "Conversation", read)
+    ask(client, "say a")
+    for text in ("x", "x" * 70_000):
+        items = [{"role": "user", "content": each} for each in (text, "ok")]
+        begun = ask(client, items, max_output_tokens=9)
+        ask(client, "ok", previous_response_id=begun.id, max_output_tokens=9)
+    loop = threads[0]
+    assert [thread is loop for thread in threads] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("logprob", [b'"\\ud83d"', b"1" + b"0" * 30], ids=["half a pair", "large"])
+def test_an_item_that_cannot_be_written_is_rejected(server, key, logprob):
+    part = b'{"type":"output_text","text":"x","logprobs":[%s]}' % logprob
+    body = b'{"items":[{"role":"assistant","content":[%s]}]}' % part
+    conversation = server.call(key, "POST", "/v1/conversations", {})["id"]
+    headers = {"Content-Type": "application/json"}
+    for path in ("/v1/conversations", f"/v1/conversations/{conversation}/items"):
+        answer = server.request("POST", path, key, content=body, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "items")
+
+
+def test_a_large_item_of_a_conversation_is_read_off_the_event_loop(server, key, monkeypatch):
+    threads = []
+
+    def read(*arguments):
+        threads.append(threading.current_thread())
+        return read_items(*arguments)
+
+    monkeypatch.setattr(conversation_endpoints, "read_items", read)
+    part = {"type": "input_text", "text": "x"}
+    for parts in (1, 3_000):
+        items = [{"role": "user", "content": [part] * parts}]
+        path = f"/v1/conversations/{server.call(key, 'POST', '/v1/conversations', {})['id']}/items"
+        for answer in (
+            server.call(key, "POST", "/v1/conversations", {"items": items})["object"],
+            server.call(key, "POST", path, {"items": items})["object"],
+        ):
+            assert answer in ("conversation", "list")
+    loop = threads[0]
+    assert [thread is loop for thread in threads] == [True, True, False, False]
 
 
 def test_the_tool_calls_of_a_message_are_nested_as_deeply_as_can_be_written(server, key):

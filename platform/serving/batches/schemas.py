@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, StringConstraints
 
+from fairserve.platform.base.validation import at_most
 from fairserve.platform.db.batches import Batch
 from fairserve.platform.db.schemas import ObjectId, Strict
 from fairserve.platform.serving.files.schemas import ExpirySeconds, OpenAIList
@@ -21,6 +22,7 @@ BatchState = Literal[
     "cancelling",
     "cancelled",
 ]
+MAX_LABELS = 16
 LabelName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 LabelText = Annotated[str, StringConstraints(max_length=512)]
 
@@ -40,7 +42,10 @@ class BatchCreate(Strict):
     completion_window: Annotated[
         str, StringConstraints(pattern=r"^([1-9]|[1-9][0-9]|1[0-5][0-9]|16[0-8])h$")
     ]
-    metadata: Annotated[dict[LabelName, LabelText], Field(max_length=16)] | None = None
+    metadata: (
+        Annotated[dict[LabelName, LabelText], Field(max_length=MAX_LABELS), at_most(MAX_LABELS)]
+        | None
+    ) = None
     output_expires_after: OutputExpiry | None = None
 
 

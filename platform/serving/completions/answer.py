@@ -116,7 +116,7 @@ class ConnectionSink:
         self._full_since_s = 0.0
         self._full_timer: asyncio.TimerHandle | None = None
         self._head: Message | None = None
-        self._parts: deque[bytes] = deque()
+        self._parts: deque[bytes | memoryview] = deque()
         self._buffered_bytes = 0
         self._finished = False
         self._ended = False
@@ -213,11 +213,12 @@ class ConnectionSink:
 
     def _next_piece(self) -> bytes:
         """Remove and return up to ``PIECE_BYTES`` of the buffer, as a rule all of it."""
-        taken: list[bytes] = []
+        taken: list[bytes | memoryview] = []
         left = PIECE_BYTES
         while self._parts and left > 0:
             part = self._parts.popleft()
             if len(part) > left:
+                part = memoryview(part)  # its slices copy nothing
                 self._parts.appendleft(part[left:])
                 part = part[:left]
             taken.append(part)

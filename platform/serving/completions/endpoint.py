@@ -83,7 +83,7 @@ class AnswerWriter(Protocol):
     """Writes the answer of one call in the format of its endpoint, for one client."""
 
     keep_alive: bytes
-    """A comment that is sent while a streaming call waits."""
+    """A comment that is sent while a streaming client gets nothing else."""
 
     def begin(self) -> bytes:
         """Return the events before the first output; empty if there are none. Called once."""

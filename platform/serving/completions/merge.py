@@ -15,6 +15,9 @@ OBJECTS = {"chat.completion.chunk": "chat.completion", "text_completion": "text_
 class Merger:
     """Collects the chunks of all samples. Text is joined once, at the end."""
 
+    keeps_logprobs = True
+    """False if only the messages are wanted: log probabilities take 8 KB a token."""
+
     def __init__(self) -> None:
         self._head: dict[str, Any] = {}
         self._choices: dict[int, _Choice] = {}
@@ -30,6 +33,8 @@ class Merger:
                 self._head.setdefault(name, value)
         for choice in chunk.get("choices") or ():
             index = choice.get("index", 0)
+            if not self.keeps_logprobs:
+                choice = choice | {"logprobs": None}
             self._choices.setdefault(index, _Choice()).add(choice)
 
     def messages(self) -> list[dict[str, Any]]:
@@ -92,6 +97,8 @@ class _Choice:
         """Text fields of the deltas: content, refusal, reasoning_content ..."""
         self._values: dict[str, Any] = {}
         self._tool_calls: dict[int, dict[str, Any]] = {}
+        self._arguments: dict[int, list[str]] = {}
+        """Pieces of the arguments of each tool call."""
         self._logprobs: dict[str, Any] | None = None
         self._rest: dict[str, Any] = {}
 
@@ -133,13 +140,17 @@ class _Choice:
 
     def _add_tool_call(self, part: dict[str, Any]) -> None:
         """Add a part of a tool call: name and id arrive once, the arguments in pieces."""
-        call = self._tool_calls.setdefault(part["index"], {"function": {"arguments": ""}})
+        call = self._tool_calls.setdefault(part["index"], {"function": {}})
         for name, value in part.items():
             if name == "function":
-                arguments = call["function"]["arguments"] + value["arguments"]
-                call["function"] |= value | {"arguments": arguments}
+                self._arguments.setdefault(part["index"], []).append(value["arguments"])
+                call["function"] |= value
             elif name != "index" and value is not None:
                 call[name] = value
+
+    def _whole_call(self, index: int) -> dict[str, Any]:
+        call, arguments = self._tool_calls[index], "".join(self._arguments.get(index, ()))
+        return call | {"function": call["function"] | {"arguments": arguments}}
 
     def whole(self, index: int, *, chat: bool) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index}
@@ -150,7 +161,7 @@ class _Choice:
             message["content"] = content if content or not self._tool_calls else None
             message.update(texts)
             if self._tool_calls:
-                message["tool_calls"] = [self._tool_calls[i] for i in sorted(self._tool_calls)]
+                message["tool_calls"] = [self._whole_call(i) for i in sorted(self._tool_calls)]
             choice["message"] = message
         else:
             choice["text"] = "".join(self._text)

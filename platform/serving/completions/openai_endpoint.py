@@ -28,7 +28,7 @@ from fairserve.platform.serving.completions.requests import (
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.tenancy.auth import Principal
 
-KEEP_ALIVE = b": waiting for a worker\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 _HEAD = ("object", "created")
 _MARK = secrets.token_hex(16)

@@ -3,7 +3,8 @@
 A client needs a rejection as a status and the worker in a header, but also a keep-alive while its call
 is queued. So the headers are sent with the first token, the whole answer or the final error, and for a
 streaming call at the latest after the first keep-alive interval. Worker and queue time are then missing
-from them, and a later error is an event.
+from them, and a later error is an event. A stream may be silent later, too: thinking that its client
+does not want, the arguments of a tool that the worker sends at once, a call that its worker interrupts.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class Producer:
         self._keepalive_s = keepalive_s
         self._sink: Sink | None = None
         self._keep_alive_timer: asyncio.TimerHandle | None = None
+        self._is_silent = True
+        """True if nothing was written since the timer was set."""
         self._started = False
         self.succeeded = False
         relay.reader = self
@@ -147,10 +150,9 @@ class Producer:
         return self._sink is not None and self._sink.is_full
 
     def write(self, body: bytes) -> None:
-        """Write events; the first ones end the wait for them."""
+        """Write events."""
         assert self._sink is not None
-        if self._keep_alive_timer is not None:
-            self._stop_alive()
+        self._is_silent = False
         if not self._started:
             self._start_stream(self._sink)
         self._sink.write(body)
@@ -159,12 +161,14 @@ class Producer:
 
     def _later_alive(self) -> None:
         loop = asyncio.get_running_loop()
+        self._is_silent = True
         self._keep_alive_timer = loop.call_later(self._keepalive_s, self._keep_alive)
 
     def _keep_alive(self) -> None:
         assert self._sink is not None
-        self._start_stream(self._sink)
-        self._sink.write(self._writer.keep_alive)
+        if self._is_silent and not self._sink.is_full:
+            self._start_stream(self._sink)
+            self._sink.write(self._writer.keep_alive)
         self._later_alive()
 
     def _stop_alive(self) -> None:

@@ -182,6 +182,7 @@ class RunningCall:
         self._reported_tokens = 0
         if self._keeps_answer():
             self.merger = self.request.merger()
+            self.merger.keeps_logprobs = not self._is_written
         return self._worker_request(grant)
 
     def _worker_request(self, grant: Grant) -> WorkerRequest:
@@ -207,9 +208,13 @@ class RunningCall:
         call = checked.call
         return UsageMeter(call.prompt_tokens, call.system_tokens, checked.usage_bounds)
 
+    @property
+    def _is_written(self) -> bool:
+        """True if the client gets the output as it arrives, and not from the merged answer."""
+        return self.streams and self.writer is not None
+
     def _keeps_answer(self) -> bool:
-        streamed = self.streams and self.writer is not None
-        return not streamed or self.checked.conversation is not None or self.keeps_answer
+        return not self._is_written or self.checked.conversation is not None or self.keeps_answer
 
     def moved(self, worker_id: str) -> None:
         """Take another worker as the one that has the call: a gateway could not use the granted one."""

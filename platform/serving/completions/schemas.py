@@ -21,7 +21,7 @@ from pydantic import (
 from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT, PromptOptions
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.user_ids import normal_user_id
-from fairserve.platform.base.validation import true_problem
+from fairserve.platform.base.validation import at_most, true_problem
 from fairserve.platform.serving.body_part import BodyPart, StrictPart
 from fairserve.platform.serving.completions.output_schema import Schema
 from fairserve.platform.serving.completions.tools import (
@@ -110,7 +110,9 @@ class StructuredOutputs(BodyPart):
 
     json_: Schema | None = Field(None, alias="json")
     json_object: bool | None = None
-    choice: Annotated[list[Choice], Field(min_length=1, max_length=MAX_CHOICES)] | None = None
+    choice: (
+        Annotated[list[Choice], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)] | None
+    ) = None
 
 
 class TemplateOptions(StrictPart):
@@ -147,22 +149,28 @@ class SamplingFields(StrictPart):
     """
 
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
+    stop: (
+        StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True)] | None
+    ) = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=MAX_TOP_K)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS_LIMIT)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
-    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_LISTED_TOKENS)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
+    logit_bias: (
+        Annotated[dict[str, Bias], Field(max_length=MAX_LISTED_TOKENS), at_most(MAX_LISTED_TOKENS)]
+        | None
+    ) = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=128, fail_fast=True)] | None = None
     allowed_token_ids: (
-        Annotated[list[TokenId], Field(min_length=1, max_length=MAX_LISTED_TOKENS)] | None
+        Annotated[list[TokenId], Field(min_length=1, max_length=MAX_LISTED_TOKENS, fail_fast=True)]
+        | None
     ) = None
     bad_words: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=200)]],
-            Field(max_length=MAX_BAD_WORDS),
+            Field(max_length=MAX_BAD_WORDS, fail_fast=True),
         ]
         | None
     ) = None
@@ -239,21 +247,21 @@ class ChatMessage(StrictPart):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     role: NonEmpty
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[ChatToolCall] | None = None
+    tool_calls: Annotated[list[ChatToolCall], Field(fail_fast=True)] | None = None
 
 
 class ChatBody(CompletionBody):
     """``/v1/chat/completions``."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Tokens | None = None
-    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
@@ -330,7 +338,13 @@ class ChatBody(CompletionBody):
 class TextBody(CompletionBody):
     """``/v1/completions``. One prompt a call: several prompts are several calls."""
 
-    prompt: NonEmpty | Annotated[list[TokenId | str | list[TokenId]], Field(min_length=1)]
+    prompt: (
+        NonEmpty
+        | Annotated[
+            list[TokenId | str | Annotated[list[TokenId], Field(fail_fast=True)]],
+            Field(min_length=1, fail_fast=True),
+        ]
+    )
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @model_validator(mode="after")

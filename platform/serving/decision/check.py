@@ -122,7 +122,7 @@ async def check(
     A call that names no user, in its body or in a header, belongs to the user of its run, else to the
     app itself.
     """
-    app, size_bytes = request.principal.app_id or "", len(request.raw)
+    app, size_bytes = request.principal.app_id or "", len(request.raw) + request.continued_bytes
     identity = request.identity or _identity(request, options)
     conversation = None
     named = identity.run_id is not None

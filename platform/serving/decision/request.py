@@ -82,6 +82,8 @@ class CallRequest:
     """Chat messages, from which run and parents may be inferred; None: the call has none."""
     raw: bytes = b""
     """The request as it was sent: repeated requests are recognised by it."""
+    continued_bytes: int = 0
+    """Size of what the messages have besides the request: the history that it continues."""
     declared: DeclaredWork | None = None
     background: bool = False
     """The call is of the class below all others, whatever tier it requests."""

@@ -22,7 +22,7 @@ MAX_TRUNCATED = 1 << 20
 
 TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
 NonEmpty = Annotated[str, Field(min_length=1)]
-Tokens = Annotated[list[TokenId], Field(min_length=1)]
+Tokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Document = NonEmpty | Annotated[dict[Literal["text"], NonEmpty], Field(min_length=1)]
 
 
@@ -53,8 +53,8 @@ class EmbeddingBody(PoolingBody):
     input: (
         NonEmpty
         | Tokens
-        | Annotated[list[NonEmpty], Field(min_length=1, max_length=MAX_INPUTS)]
-        | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_INPUTS)]
+        | Annotated[list[NonEmpty], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
+        | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
     )
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)] | None = None
@@ -65,7 +65,7 @@ class RerankBody(PoolingBody):
     """``/v1/rerank``: the form of Jina, Cohere and vLLM."""
 
     query: NonEmpty
-    documents: Annotated[list[Document], Field(min_length=1, max_length=MAX_INPUTS)]
+    documents: Annotated[list[Document], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
     top_n: Annotated[int, Field(ge=1, le=MAX_INPUTS)] | None = None
     return_documents: bool | None = None
     max_tokens_per_doc: Annotated[int, Field(ge=0, le=MAX_TRUNCATED)] | None = None

@@ -91,6 +91,7 @@ class ToolResultBlock(MessagePart):
     tool_use_id: NonEmpty
     content: Annotated[
         list[Annotated[TextBlock | ImageBlock, Field(discriminator="type")]],
+        Field(fail_fast=True),
         BeforeValidator(_as_blocks),
     ] = Field(default_factory=list)
     is_error: bool | None = None
@@ -118,7 +119,7 @@ class Message(MessagePart):
     role: Literal["user", "assistant", "system"]
     content: Annotated[
         list[Annotated[Block, Field(discriminator="type")]],
-        Field(min_length=1),
+        Field(min_length=1, fail_fast=True),
         BeforeValidator(_as_blocks),
     ]
 
@@ -134,7 +135,7 @@ class Tool(_Cacheable):
     eager_input_streaming: bool | None = None
     """No effect: arguments are streamed as the worker generates them."""
     defer_loading: Literal[False] | None = None
-    allowed_callers: list[Literal["direct"]] | None = None
+    allowed_callers: Annotated[list[Literal["direct"]], Field(fail_fast=True)] | None = None
     input_examples: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
@@ -178,9 +179,11 @@ class CountBody(_Cacheable):
     """``/v1/messages/count_tokens``, and the fields of a message that its prompt depends on."""
 
     model: NonEmpty
-    messages: Annotated[list[Message], Field(min_length=1)]
-    system: Annotated[list[TextBlock], BeforeValidator(_as_blocks)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    system: (
+        Annotated[list[TextBlock], Field(fail_fast=True), BeforeValidator(_as_blocks)] | None
+    ) = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -229,7 +232,9 @@ class MessageBody(CountBody):
 
     max_tokens: Tokens
     stream: bool | None = None
-    stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
+    stop_sequences: (
+        Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True)] | None
+    ) = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, lt=MAX_TOP_K)] | None = None

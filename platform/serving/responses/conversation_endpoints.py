@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
 from fairserve.engine.wire.worker_json import MAX_DEPTH, is_too_deep
+from fairserve.platform.base.bulkhead import off_loop
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.schemas import ObjectId, Strict
@@ -22,7 +24,7 @@ router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
 
 MAX_ADDED = 20
 """Items of one request, as OpenAI allows."""
-Added = Annotated[list[dict[str, Any]], Field(max_length=MAX_ADDED)]
+Added = Annotated[list[dict[str, Any]], Field(max_length=MAX_ADDED, fail_fast=True)]
 ItemId = Annotated[str, Path(min_length=1, max_length=128)]
 
 
@@ -57,7 +59,7 @@ async def create_conversation(
     request: Request, principal: AppPrincipal, body: ConversationCreate
 ) -> dict[str, Any]:
     """Create a conversation."""
-    items = _items(body.items) if body.items else []
+    items = await _items(request, body.items) if body.items else []
     return await _service(request).create(
         _key(principal, new_id("conv")), body.metadata or {}, items
     )
@@ -86,7 +88,7 @@ async def delete_conversation(key: Key, request: Request) -> dict[str, Any]:
 @router.post("/{conversation_id}/items", response_model=None)
 async def add_items(key: Key, request: Request, body: ItemsCreate) -> Response:
     """Add items at the end."""
-    return await written(await _service(request).add(key, _items(body.items)))
+    return await written(await _service(request).add(key, await _items(request, body.items)))
 
 
 @router.get("/{conversation_id}/items", response_model=None)
@@ -114,11 +116,22 @@ async def delete_item(key: Key, item_id: ItemId, request: Request) -> dict[str, 
     return await _service(request).remove(key, item_id)
 
 
-def _items(given: Added) -> list[Item]:
-    """Return the items in their stored form. Raises InvalidRequestError naming the field."""
+async def _items(request: Request, given: Added) -> list[Item]:
+    """Return the items in their stored form, those of a large body from a thread.
+
+    Raises InvalidRequestError naming the field.
+    """
+    return await off_loop(len(await request.body()), _read, given)
+
+
+def _read(given: Added) -> list[Item]:
     if is_too_deep({"items": given}):
         text = f"items: nested too deeply; allowed: {MAX_DEPTH} levels"
         raise InvalidRequestError(text, param="items")
+    try:
+        orjson.dumps(given)  # FastAPI also reads half of a surrogate pair, and any integer
+    except TypeError as error:
+        raise InvalidRequestError(f"items: {error}", param="items") from error
     return read_items(given, "items")
 
 

@@ -88,6 +88,7 @@ class ResponsesEndpoint:
                 continued_run=run,
                 continued_call=continued.call_id,
                 continued_user=continued.user,
+                continued_bytes=added_bytes,
             )
 
         return ReadRequest(request, lambda checked: self._new_writer(checked, chat), adapt)

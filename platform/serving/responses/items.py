@@ -21,6 +21,7 @@ from fairserve.platform.serving.completions.schemas import NonEmpty, invalid
 from fairserve.platform.serving.responses.schemas import Reference
 
 Item = dict[str, Any]
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
 MAX_ITEMS = 10_000
 """Items of one request."""
@@ -43,7 +44,7 @@ class _Stored(MessagePart):
 class _Message(_Stored):
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[dict[str, Any]]
+    content: str | Objects
 
 
 class _FunctionCall(_Stored):
@@ -56,7 +57,7 @@ class _FunctionCall(_Stored):
 class _FunctionCallOutput(_Stored):
     type: Literal["function_call_output"]
     call_id: NonEmpty
-    output: str | list[dict[str, Any]]
+    output: str | Objects
 
 
 class _ReasoningText(MessagePart):
@@ -71,8 +72,8 @@ class _SummaryText(MessagePart):
 
 class _Reasoning(_Stored):
     type: Literal["reasoning"]
-    summary: list[dict[str, Any]] | None = None
-    content: list[dict[str, Any]] | None = None
+    summary: Objects | None = None
+    content: Objects | None = None
     encrypted_content: None = None
 
 

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.user_ids import normal_user_id
+from fairserve.platform.base.validation import at_most
 from fairserve.platform.serving.body_part import BodyPart
 from fairserve.platform.serving.completions.output_schema import Schema
 from fairserve.platform.serving.completions.schemas import (
@@ -42,6 +43,7 @@ Metadata = Annotated[
         Annotated[str, Field(max_length=MAX_METADATA_CHARS)],
     ],
     Field(max_length=MAX_METADATA_KEYS),
+    at_most(MAX_METADATA_KEYS),
 ]
 
 
@@ -116,7 +118,7 @@ class ResponseBody(SamplingFields, BodyPart):
     """``POST /v1/responses``, with the sampling fields of chat, as vLLM's."""
 
     model: NonEmpty
-    input: str | list[dict[str, Any]]
+    input: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)]
     instructions: str | None = None
     previous_response_id: Reference | None = None
     conversation: Reference | ConversationReference | None = None
@@ -130,10 +132,14 @@ class ResponseBody(SamplingFields, BodyPart):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
-        None
-    )
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    include: (
+        Annotated[
+            list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]],
+            Field(fail_fast=True),
+        ]
+        | None
+    ) = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
     parallel_tool_calls: bool | None = None
     text: Text | None = None

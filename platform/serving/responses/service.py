@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
@@ -60,12 +60,19 @@ class BackgroundOptions:
     """Seconds for which one waits while control accepts nothing new."""
 
 
+class _Unread(AnswerBuffer):
+    """The answer of a response that nobody follows: its end is stored, and its events are not kept."""
+
+    def write(self, body: bytes) -> None:
+        """Drop a part."""
+
+
 @dataclass(slots=True)
 class _InBackground:
     key: ResponseKey
     endpoint: ResponsesEndpoint
     writer: ResponseWriter
-    buffer: AnswerBuffer = field(default_factory=AnswerBuffer)
+    buffer: AnswerBuffer
     task: asyncio.Task[None] | None = None
 
 
@@ -209,7 +216,8 @@ class Responses:
         except BaseException:
             self._release_place(key)
             raise
-        running = _InBackground(_key(principal, queued["id"]), endpoint, writer)
+        buffer = AnswerBuffer() if body.stream else _Unread()
+        running = _InBackground(_key(principal, queued["id"]), endpoint, writer, buffer)
         self._running[running.key] = running
         running.task = asyncio.create_task(self._run(running, producer), name="response")
         running.task.add_done_callback(lambda _: self._ended(running))
@@ -269,7 +277,7 @@ class Responses:
             text = "the server stopped before the response ended; create it again"
             error = failure(UnavailableError(text))
             return await self._end(row, {"status": "failed", "error": error})
-        return row.response
+        return (await self._store.find(key)).response  # it may have ended since the row was read
 
     async def _end(self, row: StoredResponse, changes: dict[str, Any]) -> dict[str, Any]:
         """Store the end of a response that does not run here; return the end that came first."""

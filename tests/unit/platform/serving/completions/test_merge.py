@@ -59,6 +59,27 @@ def test_pieces_of_tool_calls_are_merged():
     assert all("index" not in call for call in message["tool_calls"])
 
 
+class Piece(str):
+    """A piece of arguments that must not be joined with those before it: each join copies all of it."""
+
+    __slots__ = ()
+
+    def __radd__(self, before):
+        raise AssertionError("the arguments are joined before the answer ends")
+
+
+def test_arguments_of_a_tool_call_are_joined_once():
+    merger = Merger()
+    for text in ('{"a":', "1", "}"):
+        function = {"name": "f", "arguments": Piece(text)}
+        part = delta(tool_calls=[{"index": 0, "function": function}])
+        merger.add(WorkerChunk(chunk(part)))
+    for _ in range(2):  # the answer may be read more than once
+        (message,) = merger.messages()
+        (call,) = message["tool_calls"]
+        assert call["function"] == {"name": "f", "arguments": '{"a":1}'}
+
+
 def test_log_probabilities_and_reasoning_are_joined():
     answer = merged(
         chunk(delta(content="a", reasoning_content="th", logprobs={"content": [1]})),

@@ -108,6 +108,21 @@ def test_an_answer_of_one_chunk_is_held_until_the_row_is_safe():
     assert b"only" in call.recorded()
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_log_probabilities_are_kept_for_a_whole_answer_only(writes):
+    """A stream that may be continued is kept for its messages."""
+    call = running(conversation=SimpleNamespace(answered=tuple))
+    if not writes:  # the line of a batch
+        call.writer = None
+    call.granted(grant())
+    probable = text(1)
+    probable["choices"][0]["logprobs"] = {"content": [{"token": "t1", "logprob": -0.5}]}
+    assert (b"logprob" in call.received(chunks(ROLE, probable), 1.0)) == writes
+    (choice,) = call.merger.answer("", "", {})["choices"]
+    assert choice["message"]["content"] == "t1"
+    assert (choice["logprobs"] is None) == writes
+
+
 def test_starts_and_first_outputs_are_reported_at_once_and_others_in_groups():
     call = sent(max_tokens=200)
     due = []

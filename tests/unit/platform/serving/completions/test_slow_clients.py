@@ -58,6 +58,28 @@ async def test_a_whole_answer_is_sent_in_one_part():
     assert connection.body == b"12345"
 
 
+class CountedBytes(bytes):
+    """Bytes that count those that slices copy of them, and of their slices."""
+
+    copied = 0
+
+    def __getitem__(self, key):
+        part = CountedBytes(super().__getitem__(key))
+        CountedBytes.copied += len(part)
+        return part
+
+
+async def test_the_rest_of_a_large_answer_is_not_copied_for_each_piece():
+    connection = Connection()
+    connection.takes.set()
+    body = CountedBytes(bytes(range(256)) * (PIECE_BYTES // 8))
+    connection.sink.whole(200, {}, body)
+    await connection.sink.finish()
+    assert connection.body == body
+    assert max(len(message.get("body", b"")) for message in connection.sent) == PIECE_BYTES
+    assert CountedBytes.copied <= len(body)
+
+
 async def test_a_sink_is_full_until_the_client_has_caught_up():
     connection = Connection(buffer_bytes=10)
     space = asyncio.Event()
