@@ -21,6 +21,8 @@ from typing import Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
+from fairserve.platform.base.shared_limit import SharedLimit
+
 PIECE_BYTES = 64 * 1024
 """Bytes that are sent to a connection at a time; the time limit of a write is for this many."""
 ABORT_S = 5.0
@@ -233,18 +235,31 @@ class ConnectionSink:
 
 
 class AnswerBuffer:
-    """An answer that is kept. Readers wait for parts that are not written yet."""
+    """An answer that is kept. Readers wait for parts that are not written yet.
+
+    One that is not kept any more has only the parts that a reader still awaits.
+    """
 
     is_full = False
 
-    def __init__(self) -> None:
+    def __init__(self, limit: SharedLimit | None = None, owner: str = "") -> None:
+        """``limit`` is that of the bytes of all answers in progress: beyond it, it is not kept."""
+        self._limit, self._owner = limit, owner
+        self.kept = True
         self.lost = ""
         self.on_space: Callable[[], None] = _nothing
         self.status = 0
         self.headers: dict[str, str] = {}
         self.size_bytes = 0
+        """Bytes of all parts, also of those that are not kept."""
         self.finished = False
         self._parts: list[bytes] = []
+        self._dropped = 0
+        """Number of parts before the first of these."""
+        self._readers: dict[object, int] = {}
+        """Number of the next part of each reader."""
+        self._awaits_reader = True
+        """False once the first one has begun, for which the parts are there in any case."""
         self._changed: asyncio.Future[None] | None = None
 
     def start(self, status: int, headers: dict[str, str]) -> None:
@@ -259,51 +274,98 @@ class AnswerBuffer:
 
     def write(self, body: bytes) -> None:
         """Keep a part."""
+        if self.kept and self._limit is not None and self._limit.take(self._owner, len(body)):
+            self.forget(awaits_reader=self._awaits_reader)
         self._parts.append(body)
         self.size_bytes += len(body)
+        self._drop()
         self._notify()
+
+    def forget(self, *, awaits_reader: bool) -> None:
+        """Keep no part that all have read: those who read now or, if none does yet, the first one."""
+        if self.kept:
+            self._release(self.size_bytes)
+        self.kept, self._awaits_reader = False, awaits_reader
+        self._drop()
 
     def finish(self) -> None:
         """Mark the answer as complete; later readers get it in one piece."""
         self.finished = True
-        self._parts = [b"".join(self._parts)]
+        if self.kept:
+            self._release(self.size_bytes)
+            self._parts = [b"".join(self._parts)]
         self._notify()
+
+    def _release(self, size_bytes: int) -> None:
+        if self._limit is not None:
+            self._limit.release(self._owner, size_bytes)
+
+    def _drop(self) -> None:
+        """Drop the parts that nobody will read."""
+        if self.kept or self._awaits_reader:
+            return
+        end = self._dropped + len(self._parts)
+        first = min(self._readers.values(), default=end)
+        del self._parts[: first - self._dropped]
+        self._dropped = first
+
+    @property
+    def whole_until_now(self) -> bool:
+        """True while another reader can begin."""
+        return self._dropped == 0
 
     @property
     def body(self) -> bytes:
         """Return the whole body of a finished answer."""
         assert self.finished, "the answer is not complete"
+        assert self.kept, "it is not kept"
         return self._parts[0]
 
     async def replay(self, sink: ConnectionSink, extra_headers: dict[str, str]) -> None:
-        """Write all of it to a connection, following the producer until it finishes."""
-        while not self.status:
-            if self.finished:
-                raise RuntimeError("the answer's producer ended without an answer")
-            await self._change()
-        sink.start(self.status, self.headers | extra_headers)
-        space = asyncio.Event()
-        sink.on_space = space.set
-        async for part in self._read():
-            sink.write(part)
-            if sink.is_full:
-                space.clear()
-                await space.wait()
+        """Write all of it to a connection, following the producer until it finishes.
 
-    async def _read(self) -> AsyncIterator[bytes]:
+        It must be :attr:`whole_until_now`.
+        """
+        assert self.whole_until_now, "its beginning is gone"
+        reader = object()
+        self._readers[reader] = 0
+        self._awaits_reader = False
+        try:
+            while not self.status:
+                if self.finished:
+                    raise RuntimeError("the answer's producer ended without an answer")
+                await self._change()
+            sink.start(self.status, self.headers | extra_headers)
+            space = asyncio.Event()
+            sink.on_space = space.set
+            async for part in self._read(reader):
+                sink.write(part)
+                if sink.is_full:
+                    space.clear()
+                    await space.wait()
+        finally:
+            del self._readers[reader]
+            self._drop()
+
+    async def _read(self, reader: object) -> AsyncIterator[bytes]:
         """Yield the parts as they are written. O(1) for each part: an answer may have thousands."""
-        number = sent_bytes = 0
+        sent_bytes = 0
         while True:
-            while number < len(self._parts) and not self.finished:
-                part = self._parts[number]
-                number += 1
-                sent_bytes += len(part)
-                yield part
-            if self.finished:
+            if self.finished and self.kept:
                 if sent_bytes < self.size_bytes:
                     yield self._parts[0][sent_bytes:]
                 return
-            await self._change()
+            number = self._readers[reader] - self._dropped
+            if number < len(self._parts):
+                part = self._parts[number]
+                self._readers[reader] += 1
+                self._drop()
+                sent_bytes += len(part)
+                yield part
+            elif self.finished:
+                return
+            else:
+                await self._change()
 
     def _notify(self) -> None:
         if self._changed is not None and not self._changed.done():

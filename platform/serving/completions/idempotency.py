@@ -2,8 +2,8 @@
 
 While the first runs, the others read along with it; a disconnect ends none of them, so that a client
 whose connection broke can fetch its answer. Only complete answers are kept, so a rejection
-or a failure may be retried with the same key. A store keeps them: of this process
-(:class:`OwnAnswers`), or of all servers that share an order
+or a failure may be retried with the same key; so may a call whose answer is too large to be kept. A
+store keeps them: of this process (:class:`OwnAnswers`), or of all servers that share an order
 (:class:`~fairserve.platform.serving.completions.redis_answers.RedisAnswers`).
 
 A request whose first is in progress at another server waits for its end, because a client does not
@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -36,6 +36,10 @@ MAX_KEY_CHARS = 255
 MAX_ENTRIES = 10_000
 MAX_BYTES = 64 * 1024 * 1024
 RETENTION_S = 3600.0
+MAX_RUNNING_BYTES = 4 * MAX_BYTES
+"""Bytes of the answers in progress. One beyond them reaches its clients, and is not kept."""
+RUNNING_SHARE = 1 / 4
+TOO_LARGE = "and its answer is too large to be read by others, too"
 WAIT_S = 60.0
 """Longest wait for a call at another server, in seconds."""
 MAX_WAITING = 1_000
@@ -179,7 +183,7 @@ def units(size_bytes: int, unit_bytes: float) -> int:
 @dataclass(slots=True)
 class _Running:
     claim: AnswerClaim
-    buffer: AnswerBuffer = field(default_factory=AnswerBuffer)
+    buffer: AnswerBuffer
     task: asyncio.Task[None] | None = None
 
 
@@ -196,6 +200,7 @@ class IdempotentAnswers:
         self.store = OwnAnswers() if store is None else store
         self._wait_s, self._clock = wait_s, clock
         self._running: dict[tuple[str, str], _Running] = {}
+        self._running_bytes = SharedLimit(MAX_RUNNING_BYTES, RUNNING_SHARE)
         self._waiting = SharedLimit(MAX_WAITING, WAITING_SHARE)
         self._paused = False
 
@@ -223,7 +228,7 @@ class IdempotentAnswers:
         claim: AnswerBuffer | AnswerClaim = await self._look(request, self.store.claim)
         if isinstance(claim, AnswerBuffer):
             return claim, True
-        running = _Running(claim)
+        running = _Running(claim, AnswerBuffer(self._running_bytes, request.tenant))
         self._running[request.app, request.key] = running
         running.task = asyncio.create_task(self._run(running, producer), name="idempotent call")
         if reservation is not None:
@@ -257,6 +262,8 @@ class IdempotentAnswers:
         if running is None:
             return None
         request.check(running.claim.request.fingerprint, request.fingerprint)
+        if not running.buffer.whole_until_now:
+            raise _in_progress(TOO_LARGE)
         return running.buffer
 
     @contextmanager
@@ -275,7 +282,7 @@ class IdempotentAnswers:
         finally:
             running.buffer.finish()
             del self._running[claim.request.app, claim.request.key]
-            if producer.succeeded:
+            if producer.succeeded and running.buffer.kept:
                 claim.answer = running.buffer
             self.store.end(claim)
 
@@ -296,10 +303,10 @@ class IdempotentAnswers:
         await self.store.close()
 
 
-def _in_progress() -> ConflictError:
+def _in_progress(state: str = "at another server") -> ConflictError:
     return ConflictError(
-        "the first request with this Idempotency-Key is in progress at another server; send it again"
-        f" in {RETRY_S} s to get its answer",
+        f"the first request with this Idempotency-Key is in progress {state}; send it again in"
+        f" {RETRY_S} s",
         param="Idempotency-Key",
         code="idempotency_key_in_progress",
         headers={"Retry-After": RETRY_S},
@@ -307,7 +314,9 @@ def _in_progress() -> ConflictError:
 
 
 async def follow(buffer: AnswerBuffer, sink: ConnectionSink, *, replayed: bool) -> None:
-    """Send a kept answer to one client."""
+    """Send a kept answer to one client. Raises ConflictError if its beginning is not kept any more."""
+    if not buffer.whole_until_now:
+        raise _in_progress(TOO_LARGE)
     await buffer.replay(sink, REPLAYED if replayed else {})
 
 

@@ -60,13 +60,6 @@ class BackgroundOptions:
     """Seconds for which one waits while control accepts nothing new."""
 
 
-class _Unread(AnswerBuffer):
-    """The answer of a response that nobody follows: its end is stored, and its events are not kept."""
-
-    def write(self, body: bytes) -> None:
-        """Drop a part."""
-
-
 @dataclass(slots=True)
 class _InBackground:
     key: ResponseKey
@@ -216,7 +209,8 @@ class Responses:
         except BaseException:
             self._release_place(key)
             raise
-        buffer = AnswerBuffer() if body.stream else _Unread()
+        buffer = AnswerBuffer()
+        buffer.forget(awaits_reader=bool(body.stream))  # its end is stored
         running = _InBackground(_key(principal, queued["id"]), endpoint, writer, buffer)
         self._running[running.key] = running
         running.task = asyncio.create_task(self._run(running, producer), name="response")
